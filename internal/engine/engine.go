@@ -1,0 +1,108 @@
+// Package engine is the leaf vocabulary of kvmesh: what an engine is called, what its owner says about it, and what
+// delays the next request on it. It holds values and their wire form only; it does no I/O and keeps no state, so every
+// other package may import it.
+package engine
+
+import (
+	"slices"
+	"strings"
+)
+
+// ID names one engine in the whole mesh: "AGENT/NAME", the name of its owner and the engine's own name there.
+type ID string
+
+// MakeID joins an agent's name and an engine's name.
+func MakeID(agent, name string) ID { return ID(agent + "/" + name) }
+
+// Agent returns the name of the engine's owner.
+func (id ID) Agent() string {
+	agent, _, _ := strings.Cut(string(id), "/")
+	return agent
+}
+
+// Name returns the engine's name at its owner.
+func (id ID) Name() string {
+	_, name, _ := strings.Cut(string(id), "/")
+	return name
+}
+
+// Generation is one life of an engine's cache: a restart begins the next. Generations of one engine only grow; they
+// are made from the owner's wall clock, so that a restarted owner also begins a higher one.
+type Generation uint64
+
+// Kind is the software that an engine runs.
+type Kind string
+
+// The kinds of engine whose wire facts kvmesh knows. Any other server that speaks the OpenAI API is KindOther.
+const (
+	KindVLLM   Kind = "vllm"
+	KindSGLang Kind = "sglang"
+	KindTRTLLM Kind = "trtllm"
+	KindOther  Kind = "other"
+)
+
+// Model is one model that an engine serves. The canonical name is what every engine of the mesh calls it in prompt
+// keys; aliases are the other names under which this engine answers for it.
+type Model struct {
+	Name       string
+	Aliases    []string
+	MaxContext int // tokens; 0 when the engine does not say
+}
+
+// Answers reports whether name is the model's canonical name or one of its aliases.
+func (m Model) Answers(name string) bool { return m.Name == name || slices.Contains(m.Aliases, name) }
+
+// Engine is what an owner says about one of its engines: facts that change slowly and travel in announcements.
+type Engine struct {
+	ID             ID
+	Kind           Kind
+	Generation     Generation
+	Models         []Model
+	BlockTokens    int   // tokens in a block; 0 when unknown
+	CapacityTokens int64 // KV cache size in tokens; 0 when unknown
+	MaxRunning     int   // requests the engine runs at once; 0 when unknown
+}
+
+// Serves returns the model that answers to name.
+func (e *Engine) Serves(name string) (Model, bool) {
+	for _, m := range e.Models {
+		if m.Answers(name) {
+			return m, true
+		}
+	}
+	return Model{}, false
+}
+
+// Flags are the states of an engine that take it out of, or change, a decision.
+type Flags uint8
+
+// The flags of a Load.
+const (
+	Down     Flags = 1 << iota // the engine does not answer its owner
+	Draining                   // cordoned: no new requests
+	Full                       // waiting while KV usage >= 0.95, or running at the engine's maximum
+)
+
+// Load is what delays the next request on an engine, as its owner sees it at one moment.
+type Load struct {
+	Seq           uint64  // grows with every reading of one owner; an older Load never replaces a newer one
+	QueuedSeconds float64 // prefill queued at the engine, in its own seconds, less what is done
+	InFlight      int     // requests booked or reported, waiting ones included
+	Waiting       int     // requests without a first token yet
+	KVUsage       float64 // share of KV blocks in use, 0 to 1
+	PrefillRate   float64 // learned prefill speed, tokens/s
+	BytesPerToken float64 // learned size of a prompt token in canonical bytes
+	AcceptRate    float64 // accepted requests a second, mean over 30 s
+	BusyShare     float64 // share of time with prefill work, mean over 30 s, 0 to 1
+	Flags         Flags
+}
+
+// Usable reports whether new requests may go to the engine at all.
+func (l Load) Usable() bool { return l.Flags&(Down|Draining|Full) == 0 }
+
+// The values of a Load that stand until something is learned: 16,000 tokens/s is a 32B model on two H100, and 4 bytes
+// a token is English text. A wrong default costs some misrouted requests until the first answers correct it.
+const (
+	DefaultPrefillRate   = 16000.0
+	DefaultBytesPerToken = 4.0
+)

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Limits of the wire forms. They bound what a peer can make us allocate, not what an operator may configure.
+const (
+	maxString  = 256
+	maxModels  = 1024
+	maxAliases = 64
+)
+
+// ErrTruncated is returned when an encoding ends before its last field.
+var ErrTruncated = errors.New("truncated")
+
+// AppendLoad appends the wire form of l: uvarints in the order of the fields, times in microseconds, shares and rates
+// in thousandths. It takes 12 to 40 bytes.
+func AppendLoad(b []byte, l Load) []byte {
+	b = binary.AppendUvarint(b, l.Seq)
+	b = binary.AppendUvarint(b, scale(l.QueuedSeconds, 1e6))
+	b = binary.AppendUvarint(b, uint64(max(l.InFlight, 0)))
+	b = binary.AppendUvarint(b, uint64(max(l.Waiting, 0)))
+	b = binary.AppendUvarint(b, scale(l.KVUsage, 1e3))
+	b = binary.AppendUvarint(b, scale(l.PrefillRate, 1))
+	b = binary.AppendUvarint(b, scale(l.BytesPerToken, 1e3))
+	b = binary.AppendUvarint(b, scale(l.AcceptRate, 1e3))
+	b = binary.AppendUvarint(b, scale(l.BusyShare, 1e3))
+	return append(b, byte(l.Flags))
+}
+
+// ParseLoad reads one Load and returns the bytes after it. A load out of range is an error: a peer that sends one is
+// broken or lies, and its engine is better treated as unknown.
+func ParseLoad(b []byte) (Load, []byte, error) {
+	r := Reader{b: b}
+	l := Load{
+		Seq:           r.Uvarint(),
+		QueuedSeconds: float64(r.Uvarint()) / 1e6,
+		InFlight:      r.Int(1 << 20),
+		Waiting:       r.Int(1 << 20),
+		KVUsage:       float64(r.Uvarint()) / 1e3,
+		PrefillRate:   float64(r.Uvarint()),
+		BytesPerToken: float64(r.Uvarint()) / 1e3,
+		AcceptRate:    float64(r.Uvarint()) / 1e3,
+		BusyShare:     float64(r.Uvarint()) / 1e3,
+		Flags:         Flags(r.Byte()),
+	}
+	if r.err != nil {
+		return Load{}, nil, fmt.Errorf("parse load: %w", r.err)
+	}
+	if l.QueuedSeconds > 86400 || l.KVUsage > 1 || l.BusyShare > 1 || l.BytesPerToken > 1e4 || l.PrefillRate > 1e9 {
+		return Load{}, nil, fmt.Errorf("parse load: out of range: %+v", l)
+	}
+	return l, r.b, nil
+}
+
+func scale(v, by float64) uint64 {
+	if !(v > 0) { // also NaN
+		return 0
+	}
+	return uint64(math.Round(min(v*by, 1<<62)))
+}
+
+// AppendEngine appends the wire form of e without its owner's name, which the carrier of the message states.
+func AppendEngine(b []byte, e *Engine) []byte {
+	b = AppendString(b, e.ID.Name())
+	b = AppendString(b, string(e.Kind))
+	b = binary.AppendUvarint(b, uint64(e.Generation))
+	b = binary.AppendUvarint(b, uint64(e.BlockTokens))
+	b = binary.AppendUvarint(b, uint64(e.CapacityTokens))
+	b = binary.AppendUvarint(b, uint64(e.MaxRunning))
+	b = binary.AppendUvarint(b, uint64(len(e.Models)))
+	for _, m := range e.Models {
+		b = AppendString(b, m.Name)
+		b = binary.AppendUvarint(b, uint64(m.MaxContext))
+		b = binary.AppendUvarint(b, uint64(len(m.Aliases)))
+		for _, a := range m.Aliases {
+			b = AppendString(b, a)
+		}
+	}
+	return b
+}
+
+// ParseEngine reads one Engine of the given owner and returns the bytes after it.
+func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
+	r := Reader{b: b}
+	e := Engine{
+		ID:             MakeID(owner, r.String(maxString)),
+		Kind:           Kind(r.String(maxString)),
+		Generation:     Generation(r.Uvarint()),
+		BlockTokens:    r.Int(1 << 20),
+		CapacityTokens: int64(r.Int(1 << 50)),
+		MaxRunning:     r.Int(1 << 20),
+	}
+	for range r.Int(maxModels) {
+		m := Model{Name: r.String(maxString), MaxContext: r.Int(1 << 30)}
+		for range r.Int(maxAliases) {
+			m.Aliases = append(m.Aliases, r.String(maxString))
+		}
+		if r.err != nil {
+			break
+		}
+		e.Models = append(e.Models, m)
+	}
+	if r.err != nil {
+		return Engine{}, nil, fmt.Errorf("parse engine: %w", r.err)
+	}
+	return e, r.b, nil
+}
+
+// AppendString appends a length-prefixed string.
+func AppendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// Reader reads the fields of a wire form in order. The first fault sticks; fields read after it are zero. Every length
+// is checked against the bytes that are there before anything is allocated.
+type Reader struct {
+	b   []byte
+	err error
+}
+
+// NewReader returns a Reader over b, which it does not modify.
+func NewReader(b []byte) *Reader { return &Reader{b: b} }
+
+// Err returns the first fault.
+func (r *Reader) Err() error { return r.err }
+
+// Rest returns the bytes not read yet.
+func (r *Reader) Rest() []byte { return r.b }
+
+// Uvarint reads an unsigned varint.
+func (r *Reader) Uvarint() uint64 {
+	if r.err != nil {
+		return 0
+	}
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail(ErrTruncated)
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// Int reads an unsigned varint that must not exceed limit.
+func (r *Reader) Int(limit uint64) int {
+	v := r.Uvarint()
+	if v > limit {
+		r.fail(fmt.Errorf("%d is above the limit of %d", v, limit))
+		return 0
+	}
+	return int(v)
+}
+
+// Byte reads one byte.
+func (r *Reader) Byte() byte {
+	if b := r.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// Uint64 reads eight little-endian bytes.
+func (r *Reader) Uint64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// Bytes reads length-prefixed bytes, at most limit of them, without copying.
+func (r *Reader) Bytes(limit uint64) []byte { return r.take(r.Int(limit)) }
+
+// String reads a length-prefixed string of at most limit bytes.
+func (r *Reader) String(limit uint64) string { return string(r.Bytes(limit)) }
+
+func (r *Reader) take(n int) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if n > len(r.b) {
+		r.fail(ErrTruncated)
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *Reader) fail(err error) {
+	if r.err == nil {
+		r.err = err
+		r.b = nil
+	}
+}

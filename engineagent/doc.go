@@ -1,0 +1,8 @@
+// Package engineagent follows one engine: it asks the engine what it is and how busy it is, books the requests that its
+// owner sends there, and learns from the answers how fast the engine is and how much of each prompt it already held.
+//
+// The package leaves the choice between engines to forward and the spreading of what it knows to mesh. Its Agent is
+// made by the composition root, one for each engine; Run is called once, everything else from any goroutine.
+//
+// An Agent has one lock, and no I/O happens under it. Values that leave it are copies or are never written again.
+package engineagent

@@ -1,0 +1,317 @@
+package engineagent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// maxMetricsBytes bounds a metrics page. vLLM with eight data-parallel ranks and all histograms takes some 600 KB.
+const maxMetricsBytes = 8 << 20
+
+// errNoLoad is returned for a page that is well formed and says nothing about load.
+var errNoLoad = errors.New("no known load metric")
+
+// reading is what an engine says about itself at one moment. Fields that it does not say are zero.
+type reading struct {
+	running, waiting int
+	kvUsage          float64 // 0 to 1, mean over ranks
+	blockTokens      int
+	capacityTokens   int64 // sum over ranks
+	maxRunning       int
+	noPrefixCache    bool    // the engine says that it reuses nothing
+	started          float64 // Unix seconds at which its process began
+
+	hitTokens float64            // prompt tokens served from cache since the start
+	hasHits   bool               // whether hitTokens was said
+	counters  map[string]float64 // by metric name; each only grows during one life of the process
+}
+
+// field is one quantity of a reading.
+type field uint8
+
+const (
+	fieldNone field = iota
+	fieldRunning
+	fieldWaiting
+	fieldUsage
+	fieldBlockTokens
+	fieldBlocks
+	fieldCapacity
+	fieldStarted
+	fieldHits
+	fieldCounter // grows during one life of the process; nothing else is read from it
+	fieldConfig  // vLLM's cache_config_info, whose labels are the facts
+)
+
+// fieldOf returns what the metric called name says, and the software that calls it so. The names are those of
+// ENGINES.md sections 3.3, 4 and 5, over all releases seen.
+func fieldOf(name string) (field, engine.Kind) {
+	if name == "process_start_time_seconds" {
+		return fieldStarted, engine.KindOther
+	}
+	switch prefix, rest, _ := strings.Cut(name, ":"); prefix {
+	case "vllm":
+		return vllmField(rest), engine.KindVLLM
+	case "sglang":
+		return sglangField(rest), engine.KindSGLang
+	case "llamacpp":
+		return llamaField(rest), engine.KindOther
+	}
+	return trtllmField(name), engine.KindTRTLLM
+}
+
+func vllmField(name string) field {
+	switch name {
+	case "num_requests_running":
+		return fieldRunning
+	case "num_requests_waiting":
+		return fieldWaiting
+	case "kv_cache_usage_perc", "gpu_cache_usage_perc": // the second until 0.11; both in 0.9.2 to 0.11
+		return fieldUsage
+	case "cache_config_info":
+		return fieldConfig
+	case "prefix_cache_hits_total", "gpu_prefix_cache_hits_total":
+		return fieldHits
+	case "prompt_tokens_total", "generation_tokens_total":
+		return fieldCounter
+	}
+	return fieldNone
+}
+
+func sglangField(name string) field {
+	switch name {
+	case "num_running_reqs":
+		return fieldRunning
+	case "num_queue_reqs":
+		return fieldWaiting
+	case "token_usage":
+		return fieldUsage
+	case "max_total_num_tokens":
+		return fieldCapacity
+	case "page_size":
+		return fieldBlockTokens
+	case "cached_tokens_total":
+		return fieldHits
+	case "prompt_tokens_total", "generation_tokens_total":
+		return fieldCounter
+	}
+	return fieldNone
+}
+
+func trtllmField(name string) field {
+	switch name {
+	case "trtllm_num_requests_running":
+		return fieldRunning
+	case "trtllm_num_requests_waiting":
+		return fieldWaiting
+	case "trtllm_kv_cache_utilization":
+		return fieldUsage
+	case "trtllm_kv_cache_tokens_per_block":
+		return fieldBlockTokens
+	case "trtllm_kv_cache_max_blocks":
+		return fieldBlocks
+	}
+	return fieldNone
+}
+
+func llamaField(name string) field {
+	switch name {
+	case "requests_processing":
+		return fieldRunning
+	case "requests_deferred":
+		return fieldWaiting
+	case "kv_cache_usage_ratio":
+		return fieldUsage
+	case "prompt_tokens_total":
+		return fieldCounter
+	}
+	return fieldNone
+}
+
+// parseMetrics reads a page in the Prometheus text format. It returns the software whose names are on the page,
+// KindOther when there are none. The error is errNoLoad when the page says nothing about requests.
+func parseMetrics(page []byte) (reading, engine.Kind, error) {
+	wanted, kind := wantedLines(page)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(wanted))
+	if err != nil {
+		return reading{}, kind, fmt.Errorf("parse metrics: %w", err)
+	}
+	s := make(sums)
+	r := reading{counters: make(map[string]float64)}
+	for name, family := range families {
+		s.addFamily(&r, name, family.GetMetric())
+	}
+	s.fill(&r)
+	if len(s[fieldRunning])+len(s[fieldWaiting]) == 0 {
+		return r, kind, errNoLoad
+	}
+	return r, kind, nil
+}
+
+// wantedLines keeps the samples that a reading is made of. The rest of a page is most of it, histograms above all, and
+// neither its size nor a fault in it should cost anything here. Without the TYPE lines all samples parse as untyped.
+func wantedLines(page []byte) (wanted []byte, kind engine.Kind) {
+	kind = engine.KindOther
+	for line := range bytes.Lines(page) {
+		end := bytes.IndexAny(line, "{ \t\n")
+		if end <= 0 || line[0] == '#' {
+			continue
+		}
+		f, k := fieldOf(string(line[:end]))
+		if f == fieldNone {
+			continue
+		}
+		wanted = append(wanted, line...)
+		if k != engine.KindOther {
+			kind = k
+		}
+	}
+	if n := len(wanted); n > 0 && wanted[n-1] != '\n' {
+		wanted = append(wanted, '\n')
+	}
+	return wanted, kind
+}
+
+// sums collects the samples of a page: quantity, metric name, then the labels that tell ranks and kinds apart. Two
+// names of one quantity are the same fact said twice; two ranks are two facts.
+type sums map[field]map[string]map[string]float64
+
+func (s sums) addFamily(r *reading, name string, samples []*dto.Metric) {
+	f, _ := fieldOf(name)
+	if f == fieldConfig {
+		addConfig(r, samples)
+		return
+	}
+	for _, m := range samples {
+		if v := m.GetUntyped().GetValue(); v >= 0 && !math.IsInf(v, 0) { // false for NaN
+			s.add(f, name, groupOf(m.GetLabel()), v)
+		}
+	}
+	if f == fieldCounter || f == fieldHits {
+		r.counters[name] = total(s[f][name])
+	}
+}
+
+// add keeps the largest value of a group: the samples of a group come from processes that share one scheduler.
+func (s sums) add(f field, name, group string, v float64) {
+	if s[f] == nil {
+		s[f] = make(map[string]map[string]float64)
+	}
+	if s[f][name] == nil {
+		s[f][name] = make(map[string]float64)
+	}
+	s[f][name][group] = max(s[f][name][group], v)
+}
+
+// groupOf names the scheduler and the kind that a sample is about: all its labels but those of the tensor, pipeline
+// and expert ranks of one scheduler.
+func groupOf(labels []*dto.LabelPair) string {
+	var parts []string
+	for _, l := range labels {
+		switch l.GetName() {
+		case "tp_rank", "pp_rank", "moe_ep_rank", "moe_dp_rank", "cp_rank":
+		default:
+			parts = append(parts, l.GetName()+"="+l.GetValue())
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ";")
+}
+
+func (s sums) fill(r *reading) {
+	r.running = clampInt(s.sum(fieldRunning), 1<<20)
+	r.waiting = clampInt(s.sum(fieldWaiting), 1<<20)
+	r.kvUsage = min(s.mean(fieldUsage), 1)
+	r.started = s.mean(fieldStarted)
+	r.hitTokens, r.hasHits = s.sum(fieldHits), len(s[fieldHits]) > 0
+	if n := s.mean(fieldBlockTokens); n > 0 {
+		r.blockTokens = clampInt(n, maxBlockTokens)
+	}
+	if n := max(s.sum(fieldCapacity), s.sum(fieldBlocks)*float64(r.blockTokens)); n > 0 {
+		r.capacityTokens = int64(min(n, maxCapacityTokens))
+	}
+}
+
+// sum adds up the groups of a quantity; of several names the one that says most counts.
+func (s sums) sum(f field) float64 { return greatest(s[f], total) }
+
+// mean is the mean over the groups of a quantity.
+func (s sums) mean(f field) float64 {
+	return greatest(s[f], func(groups map[string]float64) float64 { return total(groups) / float64(len(groups)) })
+}
+
+func greatest(names map[string]map[string]float64, of func(map[string]float64) float64) (v float64) {
+	for _, groups := range names {
+		v = max(v, of(groups))
+	}
+	return v
+}
+
+func total(groups map[string]float64) (v float64) {
+	for _, x := range sorted(groups) {
+		v += x
+	}
+	return v
+}
+
+// sorted yields a map in the order of its keys, so that adding floats gives the same sum each time.
+func sorted(m map[string]float64) iter.Seq2[string, float64] {
+	return func(yield func(string, float64) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}
+
+// addConfig reads vllm:cache_config_info: one sample a rank, with every setting of its cache as a label.
+func addConfig(r *reading, samples []*dto.Metric) {
+	capacity := make(map[string]float64)
+	for _, m := range samples {
+		c := make(map[string]string)
+		for _, l := range m.GetLabel() {
+			c[l.GetName()] = l.GetValue()
+		}
+		block, tokens := number(c["block_size"]), number(c["kv_cache_size_tokens"])
+		if tokens == 0 {
+			tokens = block * number(c["num_gpu_blocks"])
+		}
+		r.blockTokens = max(r.blockTokens, clampInt(block, maxBlockTokens))
+		r.noPrefixCache = r.noPrefixCache || c["enable_prefix_caching"] == "False"
+		capacity[c["engine"]] = max(capacity[c["engine"]], tokens)
+	}
+	r.capacityTokens = int64(min(total(capacity), maxCapacityTokens))
+}
+
+// number reads a label that may also be "None", "auto" or missing: those are 0.
+func number(s string) float64 {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v > 0) || math.IsInf(v, 0) {
+		return 0
+	}
+	return v
+}
+
+// Bounds of what an engine may say about itself: those of the wire form of engine.Engine.
+const (
+	maxBlockTokens    = 1 << 20
+	maxCapacityTokens = 1 << 50
+	maxMaxRunning     = 1 << 20
+)
+
+func clampInt(v float64, limit int) int { return int(min(max(v, 0), float64(limit))) }

@@ -1,0 +1,134 @@
+package engineagent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+func page(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", "metrics", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
+	tests := []struct {
+		page string
+		kind engine.Kind
+		want reading
+	}{
+		{"vllm-0.9.0.txt", engine.KindVLLM, reading{
+			running: 3, waiting: 1, kvUsage: 0.4375, blockTokens: 16, capacityTokens: 16 * 27310,
+			started: 1.74853111223e+09, hitTokens: 5120, hasHits: true,
+			counters: map[string]float64{"vllm:gpu_prefix_cache_hits_total": 5120, "vllm:prompt_tokens_total": 90210},
+		}},
+		{"vllm-0.10.2.txt", engine.KindVLLM, reading{ // old and new names of one fact side by side
+			running: 7, kvUsage: 0.25, blockTokens: 16, capacityTokens: 16000, noPrefixCache: true,
+			hitTokens: 640, hasHits: true,
+			counters: map[string]float64{"vllm:gpu_prefix_cache_hits_total": 640, "vllm:prefix_cache_hits_total": 640},
+		}},
+		{"vllm-0.25-dp2.txt", engine.KindVLLM, reading{ // two ranks, and the size in tokens as the engine gives it
+			running: 22, waiting: 2, kvUsage: 0.73, blockTokens: 64, capacityTokens: 1000000,
+			started: 1.78e9, hitTokens: 500, hasHits: true,
+			counters: map[string]float64{"vllm:prefix_cache_hits_total": 500, "vllm:generation_tokens_total": 11},
+		}},
+		{"sglang-0.5.txt", engine.KindSGLang, reading{ // two tensor ranks of one scheduler
+			running: 5, waiting: 2, kvUsage: 0.75, blockTokens: 16, capacityTokens: 400000,
+			hitTokens: 7500, hasHits: true, counters: map[string]float64{"sglang:cached_tokens_total": 7500},
+		}},
+		{"sglang-dp2.txt", engine.KindSGLang, reading{
+			running: 9, waiting: 3, kvUsage: 0.6, counters: map[string]float64{},
+		}},
+		{"trtllm.txt", engine.KindTRTLLM, reading{
+			running: 4, kvUsage: 0.125, blockTokens: 32, capacityTokens: 64000, counters: map[string]float64{},
+		}},
+		{"llamacpp.txt", engine.KindOther, reading{
+			running: 2, waiting: 1, counters: map[string]float64{"llamacpp:prompt_tokens_total": 1234},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.page, func(t *testing.T) {
+			got, kind, err := parseMetrics(page(t, tt.page))
+			if err != nil || kind != tt.kind {
+				t.Fatalf("kind %q, error %v; want %q, none", kind, err, tt.kind)
+			}
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(reading{})); diff != "" {
+				t.Errorf("reading differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOddMetricsPages(t *testing.T) {
+	tests := []struct {
+		name, page string
+		noLoad     bool
+		want       reading
+	}{
+		{"empty", "", true, reading{}},
+		{"another program", "go_goroutines 8\n", true, reading{}},
+		{"only the start time", "process_start_time_seconds 5\n", true, reading{started: 5}},
+		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting 2\n", false, reading{waiting: 2}},
+		{"negative", "vllm:num_requests_running -3\nvllm:num_requests_waiting 1\n", false, reading{waiting: 1}},
+		{"huge", "vllm:num_requests_running 1e300\n", false, reading{running: 1 << 20}},
+		{"usage above one", "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 7\n", false,
+			reading{running: 1, kvUsage: 1}},
+		{"no last newline", "vllm:num_requests_running 4", false, reading{running: 4}},
+		{"fault in a metric of no interest", "broken{x= 1\nvllm:num_requests_running 4\n", false, reading{running: 4}},
+		{"blocks not profiled yet", "vllm:num_requests_running 0\n" +
+			`vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1` + "\n", false, reading{blockTokens: 16}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, _, err := parseMetrics([]byte(tt.page))
+			if errors.Is(err, errNoLoad) != tt.noLoad || (err != nil && !tt.noLoad) {
+				t.Fatalf("error %v", err)
+			}
+			got.counters = nil
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(reading{})); diff != "" {
+				t.Errorf("reading differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, _, err := parseMetrics([]byte("vllm:num_requests_running{ 4\n")); err == nil {
+		t.Error("a fault in a known metric is not an error")
+	}
+}
+
+func FuzzParseMetrics(f *testing.F) {
+	files, _ := filepath.Glob("testdata/metrics/*.txt")
+	for _, name := range files {
+		f.Add(page(f, filepath.Base(name)))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, _, _ := parseMetrics(b)
+		if r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1) ||
+			r.blockTokens < 0 || r.blockTokens > maxBlockTokens ||
+			r.capacityTokens < 0 || r.capacityTokens > maxCapacityTokens {
+			t.Errorf("reading out of range: %+v", r)
+		}
+	})
+}
+
+func BenchmarkParseMetrics(b *testing.B) {
+	// A page of the size that vLLM writes: the histograms are nine tenths of it.
+	noise := strings.Repeat(`vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="m"} 0.0`+"\n", 2500)
+	text := append(page(b, "vllm-0.25-dp2.txt"), noise...)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := parseMetrics(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

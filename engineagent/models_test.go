@@ -1,0 +1,108 @@
+package engineagent
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+const vllmModels = `{"object":"list","data":[
+ {"id":"qwen","object":"model","owned_by":"vllm","root":"Qwen/Qwen3-32B","parent":null,"max_model_len":40960},
+ {"id":"default","object":"model","owned_by":"vllm","root":"Qwen/Qwen3-32B","parent":null,"max_model_len":40960},
+ {"id":"sql","object":"model","owned_by":"vllm","root":"/adapters/sql","parent":"qwen"},
+ {"id":"sql2","object":"model","owned_by":"vllm","root":"/adapters/sql","parent":"qwen"}]}`
+
+func TestModelsAreGroupedByRoot(t *testing.T) {
+	tests := []struct {
+		name, body string
+		names      map[string]string
+		want       []engine.Model
+		own        map[string]string
+	}{
+		{"first id is canonical, adapters stand alone", vllmModels, nil, []engine.Model{
+			{Name: "qwen", Aliases: []string{"default"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
+		}, map[string]string{}},
+		{"an alias made canonical", vllmModels, map[string]string{"default": "default"}, []engine.Model{
+			{Name: "default", Aliases: []string{"qwen"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
+		}, map[string]string{}},
+		{"a name that the engine does not know", vllmModels, map[string]string{"Qwen/Qwen3-32B": "qwen3"}, []engine.Model{
+			{Name: "qwen3", Aliases: []string{"qwen", "default"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
+		}, map[string]string{"qwen3": "qwen"}},
+		{"ids only", `{"data":[{"id":"a"},{"id":"b"},{"id":""}]}`, nil,
+			[]engine.Model{{Name: "a"}, {Name: "b"}}, map[string]string{}},
+		{"two roots of one name", `{"data":[{"id":"a"},{"id":"b"}]}`, map[string]string{"a": "m", "b": "m"},
+			[]engine.Model{{Name: "m", Aliases: []string{"a", "b"}}}, map[string]string{"m": "a"}},
+		{"context out of range", `{"data":[{"id":"a","max_model_len":-5},{"id":"b","max_model_len":1e30}]}`, nil,
+			[]engine.Model{{Name: "a"}, {Name: "b", MaxContext: 1 << 30}}, map[string]string{}},
+		{"none", `{"data":null}`, nil, nil, map[string]string{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cards, err := parseModels([]byte(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := newCatalogue(cards, tt.names)
+			if diff := cmp.Diff(tt.want, got.models); diff != "" {
+				t.Errorf("models differ (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.own, got.own); diff != "" {
+				t.Errorf("own names differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestServerInfoOfAnotherProgramIsNotSGLang(t *testing.T) {
+	if _, ok := parseServerInfo([]byte(`{"disaggregated_params":{}}`)); ok {
+		t.Error("taken for SGLang")
+	}
+	got, ok := parseServerInfo([]byte(`{"page_size":16,"schedule_policy":"fcfs","max_running_requests":48,` +
+		`"max_total_num_tokens":400000,"enable_cache_report":true,"kv_events":null}`))
+	want := serverInfo{MaxRunning: 48, MaxTokens: 400000, PageSize: 16, CacheReport: true, SchedulePolicy: "fcfs"}
+	if diff := cmp.Diff(want, got); diff != "" || !ok {
+		t.Errorf("ok %v, differs (-want +got):\n%s", ok, diff)
+	}
+}
+
+func TestLoadsOfRanksAddUp(t *testing.T) {
+	got, err := parseLoads([]byte(`{"loads":[
+ {"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":1,"max_total_num_tokens":1000,"max_running_requests":8,"token_usage":0.5},
+ {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":-4,"max_total_num_tokens":1000,"max_running_requests":8,"token_usage":9}]}`))
+	want := reading{running: 5, waiting: 1, kvUsage: 0.75, capacityTokens: 2000, maxRunning: 16}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(reading{})); diff != "" || err != nil {
+		t.Errorf("error %v, differs (-want +got):\n%s", err, diff)
+	}
+	if _, err := parseLoads([]byte(`{"loads":[]}`)); err == nil {
+		t.Error("a page without ranks is not an error")
+	}
+}
+
+func FuzzParseModels(f *testing.F) {
+	f.Add([]byte(vllmModels))
+	f.Add([]byte(`{"data":[{"id":"a","max_model_len":1e308}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		cards, err := parseModels(b)
+		if err != nil {
+			return
+		}
+		e := engine.Engine{ID: "a/e", Models: newCatalogue(cards, nil).models}
+		if _, _, err := engine.ParseEngine(engine.AppendEngine(nil, &e), "a"); err != nil {
+			t.Errorf("models that cannot be announced: %v", err)
+		}
+	})
+}
+
+func FuzzParseInfo(f *testing.F) {
+	f.Add([]byte(`{"page_size":16,"max_running_requests":null,"loads":[{"token_usage":0.5}]}`))
+	f.Add([]byte(`{"version":"0.25.1"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		parseServerInfo(b)
+		parseVersion(b)
+		if r, err := parseLoads(b); err == nil && (r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1)) {
+			t.Errorf("reading out of range: %+v", r)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package engineagent
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// maxInfoBytes bounds /server_info, /v1/loads and /version: SGLang's server_info is its whole command line.
+const maxInfoBytes = 1 << 20
+
+// serverInfo is the part of SGLang's /server_info that matters here (ENGINES.md section 3.2).
+type serverInfo struct {
+	MaxRunning     float64 `json:"max_running_requests"`
+	MaxTokens      float64 `json:"max_total_num_tokens"`
+	PageSize       float64 `json:"page_size"`
+	NoRadixCache   bool    `json:"disable_radix_cache"`
+	CacheReport    bool    `json:"enable_cache_report"`
+	TokenizerPath  string  `json:"tokenizer_path"`
+	SchedulePolicy string  `json:"schedule_policy"`
+}
+
+// parseServerInfo reads /server_info. ok is false when the answer is of another program: TensorRT-LLM has a route of
+// that name too.
+func parseServerInfo(body []byte) (info serverInfo, ok bool) {
+	if json.Unmarshal(body, &info) != nil {
+		return serverInfo{}, false
+	}
+	return info, info.PageSize > 0 || info.SchedulePolicy != "" || info.TokenizerPath != ""
+}
+
+// rankLoad is one data-parallel rank in SGLang's /v1/loads.
+type rankLoad struct {
+	Running    float64 `json:"num_running_reqs"`
+	Waiting    float64 `json:"num_waiting_reqs"`
+	MaxTokens  float64 `json:"max_total_num_tokens"`
+	MaxRunning float64 `json:"max_running_requests"`
+	Usage      float64 `json:"token_usage"`
+}
+
+// parseLoads reads /v1/loads, which SGLang serves also when it was started without --enable-metrics.
+func parseLoads(body []byte) (reading, error) {
+	var page struct {
+		Loads []rankLoad `json:"loads"`
+	}
+	if err := json.Unmarshal(body, &page); err != nil {
+		return reading{}, fmt.Errorf("parse loads: %w", err)
+	}
+	if len(page.Loads) == 0 {
+		return reading{}, errNoLoad
+	}
+	var s rankLoad
+	for _, l := range page.Loads {
+		s.Running += max(l.Running, 0)
+		s.Waiting += max(l.Waiting, 0)
+		s.MaxTokens += max(l.MaxTokens, 0)
+		s.MaxRunning += max(l.MaxRunning, 0)
+		s.Usage += min(max(l.Usage, 0), 1)
+	}
+	return reading{
+		running:        clampInt(s.Running, 1<<20),
+		waiting:        clampInt(s.Waiting, 1<<20),
+		kvUsage:        s.Usage / float64(len(page.Loads)),
+		capacityTokens: int64(min(s.MaxTokens, maxCapacityTokens)),
+		maxRunning:     clampInt(s.MaxRunning, maxMaxRunning),
+	}, nil
+}
+
+// parseVersion reads /version, which vLLM and TensorRT-LLM serve.
+func parseVersion(body []byte) (version string, ok bool) {
+	var v struct {
+		Version string `json:"version"`
+	}
+	err := json.Unmarshal(body, &v)
+	return v.Version, err == nil && v.Version != ""
+}
+
+// kindOfOwner reads owned_by of a model card, which names the software in the servers seen so far.
+func kindOfOwner(owner string) (engine.Kind, bool) {
+	switch owner {
+	case "vllm":
+		return engine.KindVLLM, true
+	case "sglang":
+		return engine.KindSGLang, true
+	case "tensorrt_llm":
+		return engine.KindTRTLLM, true
+	}
+	return "", false
+}

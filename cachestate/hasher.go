@@ -1,0 +1,114 @@
+package cachestate
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// hasher is one pass over a canonical walk. The hash runs over
+//
+//	field   = tag ‖ bytes ‖ tag|CloseField ‖ length of bytes, 8 bytes little endian
+//	prompt  = field* ‖ EndRoot ‖ (field* ‖ EndMessage)* ‖ field*
+//
+// The length stands behind the bytes, so that a key inside a field depends only on what precedes it. Read from its
+// end, the stream can be taken apart in one way only: lengths stay below 2^56, so the last byte of a field is 0.
+type hasher struct {
+	prompt *Prompt
+	yield  func(tag byte, piece []byte) bool // step, bound once
+
+	digest xxhash.Digest
+	inRoot bool
+	field  byte   // the tag of the open field, 0 when none is
+	length uint64 // bytes of the open field
+	count  int64  // content bytes after the root
+	next   int64  // Invariant: the first boundary above count
+	buf    [9]byte
+}
+
+func newHasher(p *Prompt) *hasher {
+	h := &hasher{prompt: p}
+	h.yield = h.step
+	return h
+}
+
+func (h *hasher) reset(seed uint64) {
+	h.digest.ResetWithSeed(seed)
+	h.inRoot, h.field, h.length, h.count, h.next = true, 0, 0, 0, nextBoundary(0)
+	h.prompt.Keys, h.prompt.Offsets = h.prompt.Keys[:0], h.prompt.Offsets[:0]
+}
+
+// step takes one pair of the walk.
+func (h *hasher) step(tag byte, piece []byte) bool {
+	switch {
+	case tag == EndRoot:
+		h.inRoot = false
+		h.mark(tag)
+	case tag == EndMessage:
+		h.mark(tag)
+	case tag&CloseField != 0:
+		h.close(tag)
+	default:
+		h.open(tag)
+		h.content(piece)
+	}
+	return true
+}
+
+// full reports that no key can follow, so that nothing needs to be hashed any more.
+func (h *hasher) full() bool { return len(h.prompt.Keys) == MaxKeys }
+
+func (h *hasher) mark(tag byte) {
+	h.field = 0
+	if h.full() {
+		return
+	}
+	h.buf[0] = tag
+	h.digest.Write(h.buf[:1])
+	if !h.inRoot {
+		h.key()
+	}
+}
+
+func (h *hasher) open(tag byte) {
+	if h.field == tag {
+		return
+	}
+	h.field, h.length = tag, 0
+	h.buf[0] = tag
+	h.digest.Write(h.buf[:1])
+}
+
+func (h *hasher) close(tag byte) {
+	h.open(tag &^ CloseField)
+	h.buf[0] = tag
+	binary.LittleEndian.PutUint64(h.buf[1:], h.length)
+	h.digest.Write(h.buf[:])
+	h.field = 0
+}
+
+func (h *hasher) content(piece []byte) {
+	h.length += uint64(len(piece))
+	if h.inRoot {
+		h.digest.Write(piece)
+		return
+	}
+	for len(piece) > 0 && !h.full() {
+		n := min(int64(len(piece)), h.next-h.count)
+		h.digest.Write(piece[:n])
+		h.count += n
+		piece = piece[n:]
+		if h.count == h.next {
+			h.key()
+			h.next = nextBoundary(h.count)
+		}
+	}
+	h.count += int64(len(piece))
+}
+
+func (h *hasher) key() {
+	p := h.prompt
+	p.Keys = append(p.Keys, Key(h.digest.Sum64()))
+	p.Offsets = append(p.Offsets, uint32(min(h.count, math.MaxUint32)))
+}

@@ -1,0 +1,49 @@
+package cachestate
+
+import "math"
+
+// Prompt is what routing knows of a prompt. It holds no text. Scheme.Prompt fills it; the slices are overwritten when
+// it is filled again.
+type Prompt struct {
+	// Keys are the prompt's keys from its start to its end, the root's first; at most MaxKeys.
+	Keys []Key
+	// Offsets are the content bytes between the end of the root and each key's boundary.
+	// Invariant: len(Offsets) == len(Keys), and offsets never fall. Two keys can share one.
+	Offsets []uint32
+	// Bytes counts the content after the root, also what lies beyond the last key.
+	Bytes int64
+
+	hasher *hasher // scratch of Scheme.Prompt, kept so that filling a Prompt again allocates nothing
+}
+
+// TotalTokens estimates the prompt's length in tokens at the given content bytes per token.
+func (p *Prompt) TotalTokens(bytesPerToken float64) int {
+	return int(tokensAt(p.Bytes, bytesPerToken))
+}
+
+// Tokens estimates how many tokens an engine that holds the first n keys need not compute. It is below TotalTokens,
+// since engines compute at least the last token of a prompt to have something to sample from.
+func (p *Prompt) Tokens(n int, bytesPerToken float64) int {
+	n = min(n, len(p.Offsets))
+	if n <= 0 {
+		return 0
+	}
+	tokens := tokensAt(int64(p.Offsets[n-1]), bytesPerToken)
+	return int(max(0, min(tokens, tokensAt(p.Bytes, bytesPerToken)-1)))
+}
+
+// tokensAt converts content bytes to whole tokens. A rate that cannot be (zero, negative, NaN) counts as one byte a
+// token, which over-states sizes and so makes nobody believe in too much cache.
+func tokensAt(bytes int64, bytesPerToken float64) int64 {
+	if !(bytesPerToken > 0) {
+		return bytes
+	}
+	return int64(min(float64(bytes)/bytesPerToken, math.MaxInt64/2))
+}
+
+func (p *Prompt) hasherFor() *hasher {
+	if p.hasher == nil || p.hasher.prompt != p { // the second: p is a copy of a Prompt that owns the hasher
+		p.hasher = newHasher(p)
+	}
+	return p.hasher
+}

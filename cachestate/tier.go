@@ -1,0 +1,44 @@
+package cachestate
+
+import "strconv"
+
+// Tier is where an engine keeps a block. Each tier of an engine has a digest of its own.
+type Tier uint8
+
+// The tiers, from the fastest to the slowest.
+const (
+	TierGPU Tier = iota
+	TierCPU
+	TierDisk
+	numTiers
+)
+
+// Weight is the share of a token's prefill that is saved when its block lies in the tier: loading a block from host
+// memory or disk takes time too.
+func (t Tier) Weight() float64 {
+	switch t {
+	case TierGPU:
+		return 1
+	case TierCPU:
+		return 0.75
+	case TierDisk:
+		return 0.25
+	}
+	return 0
+}
+
+// Valid reports whether t is one of the tiers.
+func (t Tier) Valid() bool { return t < numTiers }
+
+// String returns the tier's name as logs and metrics show it.
+func (t Tier) String() string {
+	switch t {
+	case TierGPU:
+		return "gpu"
+	case TierCPU:
+		return "cpu"
+	case TierDisk:
+		return "disk"
+	}
+	return "tier" + strconv.Itoa(int(t))
+}

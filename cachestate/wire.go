@@ -1,0 +1,147 @@
+package cachestate
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// wireVersion is the first byte of an encoded delta.
+const wireVersion = 1
+
+// The bodies of an encoded delta.
+const (
+	bodyLists byte = iota // two lists: set, clear
+	bodyList              // a whole digest as the list of its set bits
+	bodyWords             // a whole digest as its words, little endian
+)
+
+// maxName bounds an engine's name on the wire, as internal/engine does.
+const maxName = 256
+
+// AppendDelta appends the wire form of d; DESIGN.md draws it. The name of the engine's owner is not in it: the carrier
+// of the message vouches for its sender. A whole digest is written as a list or as words, whichever is shorter.
+func AppendDelta(b []byte, d *Delta) []byte {
+	b = append(b, wireVersion)
+	b = engine.AppendString(b, d.Engine.Name())
+	b = append(b, byte(d.Tier))
+	b = binary.AppendUvarint(b, uint64(d.Generation))
+	b = append(b, byte(bits.TrailingZeros32(d.Geometry.Bits)), d.Geometry.Hashes)
+	b = binary.AppendUvarint(b, d.To)
+	b = binary.AppendUvarint(b, d.To-d.From)
+	b = binary.LittleEndian.AppendUint64(b, d.Checksum)
+	b = binary.AppendUvarint(b, uint64(d.Keys))
+	return appendBody(b, d)
+}
+
+func appendBody(b []byte, d *Delta) []byte {
+	size := d.Geometry.Bits
+	if !d.Full() {
+		b = append(b, bodyLists)
+		b = appendList(b, d.Set, size)
+		return appendList(b, d.Clear, size)
+	}
+	if list := setBits(d.Words); listBytes(list, size) < int(size/8) {
+		return appendList(append(b, bodyList), list, size)
+	}
+	b = append(b, bodyWords)
+	for _, w := range d.Words {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b.
+// It allocates at most 32 times what it was given, and for a whole digest its MaxBits/8 bytes.
+func ParseDelta(b []byte, owner string) (d Delta, rest []byte, err error) {
+	r := engine.NewReader(b)
+	if v := r.Byte(); r.Err() == nil && v != wireVersion {
+		return Delta{}, nil, fmt.Errorf("parse delta: unknown wire version %d", v)
+	}
+	body := parseHead(r, &d, owner)
+	if err = r.Err(); err == nil {
+		err = d.Geometry.Validate()
+	}
+	if err == nil {
+		err = parseBody(r, &d, body)
+	}
+	if err == nil {
+		err = d.validate()
+	}
+	if err != nil {
+		return Delta{}, nil, fmt.Errorf("parse delta: %w", err)
+	}
+	return d, r.Rest(), nil
+}
+
+// parseHead reads what stands before the body, and the body's kind.
+func parseHead(r *engine.Reader, d *Delta, owner string) (body byte) {
+	d.Engine = engine.MakeID(owner, r.String(maxName))
+	d.Tier = Tier(r.Byte())
+	d.Generation = engine.Generation(r.Uvarint())
+	d.Geometry.Bits = uint32(1) << min(r.Byte(), 31)
+	d.Geometry.Hashes = r.Byte()
+	d.To = r.Uvarint()
+	d.From = d.To - r.Uvarint() // wraps above To when the difference lies; validate refuses that
+	d.Checksum = r.Uint64()
+	d.Keys = uint32(r.Int(math.MaxUint32))
+	return r.Byte()
+}
+
+func parseBody(r *engine.Reader, d *Delta, body byte) (err error) {
+	size := d.Geometry.Bits
+	switch body {
+	case bodyLists:
+		if d.Set, err = parseList(r, size); err == nil {
+			d.Clear, err = parseList(r, size)
+		}
+	case bodyList:
+		var list []uint32
+		if list, err = parseList(r, size); err == nil {
+			d.Words = wordsOf(list, d.Geometry)
+		}
+	case bodyWords:
+		d.Words, err = parseWords(r, d.Geometry.words())
+	default:
+		err = errors.New("unknown body")
+	}
+	return err
+}
+
+func parseWords(r *engine.Reader, n int) ([]uint64, error) {
+	if len(r.Rest()) < n*8 {
+		return nil, engine.ErrTruncated
+	}
+	words := make([]uint64, n)
+	for i := range words {
+		words[i] = r.Uint64()
+	}
+	return words, r.Err()
+}
+
+func wordsOf(list []uint32, g Geometry) []uint64 {
+	words := make([]uint64, g.words())
+	for _, at := range list {
+		words[at/64] |= 1 << (at % 64)
+	}
+	return words
+}
+
+// setBits lists the bits of words that are set, ascending.
+func setBits(words []uint64) []uint32 {
+	n := 0
+	for _, w := range words {
+		n += bits.OnesCount64(w)
+	}
+	list := make([]uint32, 0, n)
+	for i, w := range words {
+		for ; w != 0; w &= w - 1 {
+			list = append(list, uint32(i*64+bits.TrailingZeros64(w)))
+		}
+	}
+	return list
+}

@@ -1,0 +1,195 @@
+package cachestate
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+)
+
+func sampleDelta() Delta {
+	return Delta{
+		Engine: "owner/gpu0", Tier: TierCPU, Generation: 1700000000, Geometry: DefaultGeometry(), From: 3, To: 5,
+		Checksum: 0x0102030405060708, Keys: 77, Set: []uint32{0, 1, 500, 131071}, Clear: []uint32{2, 99999},
+	}
+}
+
+func sampleFull(r *rand.Rand, ones int) Delta {
+	d := sampleDelta()
+	d.From, d.Set, d.Clear, d.Words = 0, nil, nil, make([]uint64, d.Geometry.words())
+	for range ones {
+		at := r.Uint32N(d.Geometry.Bits)
+		d.Words[at/64] |= 1 << (at % 64)
+	}
+	return d
+}
+
+func TestDeltaRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	empty := sampleDelta()
+	empty.From, empty.To, empty.Set, empty.Clear = 5, 5, nil, nil
+	for name, d := range map[string]Delta{
+		"lists": sampleDelta(), "empty": empty,
+		"no bit": sampleFull(r, 0), "few bits": sampleFull(r, 300), "a quarter": sampleFull(r, 40_000), "most": sampleFull(r, 300_000),
+	} {
+		b := AppendDelta([]byte("x"), &d)
+		got, rest, err := ParseDelta(append(b, "rest"...)[1:], "owner")
+		if err != nil || string(rest) != "rest" {
+			t.Errorf("%s: got rest %q, error %v", name, rest, err)
+		}
+		if diff := cmp.Diff(d, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestDeltaRoundTripOfRandomLists(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := sampleDelta()
+		d.Geometry.Bits = 1 << rapid.IntRange(6, 24).Draw(t, "bits")
+		flips := rapid.SliceOfNDistinct(rapid.Uint32Range(0, d.Geometry.Bits-1), 0, 60, rapid.ID).Draw(t, "flips")
+		n := rapid.IntRange(0, len(flips)).Draw(t, "set")
+		d.Set, d.Clear = sorted(flips[:n]), sorted(flips[n:])
+		b := AppendDelta(nil, &d)
+		got, rest, err := ParseDelta(b, "owner")
+		if err != nil || len(rest) > 0 {
+			t.Fatalf("got rest %x, error %v", rest, err)
+		}
+		if diff := cmp.Diff(d, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+		body := listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
+		d.Set, d.Clear = nil, nil
+		empty := listBytes(nil, d.Geometry.Bits) * 2
+		if head := len(AppendDelta(nil, &d)) - empty; len(b) != head+body {
+			t.Fatalf("got %d bytes, predicted %d + %d", len(b), head, body)
+		}
+	})
+}
+
+func TestWholeDigestTakesTheShorterForm(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, tt := range []struct{ ones, most int }{{0, 50}, {300, 500}, {40_000, 15_000}, {300_000, 16_500}} {
+		d := sampleFull(r, tt.ones)
+		if n := len(AppendDelta(nil, &d)); n > tt.most {
+			t.Errorf("%d bits drawn: got %d bytes, want at most %d", tt.ones, n, tt.most)
+		}
+	}
+}
+
+func TestParseDeltaRefuses(t *testing.T) {
+	change := func(f func(*Delta)) []byte {
+		d := sampleDelta()
+		f(&d)
+		return AppendDelta(nil, &d)
+	}
+	good := change(func(*Delta) {})
+	tests := map[string]struct {
+		b    []byte
+		want string
+	}{
+		"nothing":          {nil, "truncated"},
+		"another version":  {[]byte{9}, "unknown wire version"},
+		"unknown tier":     {change(func(d *Delta) { d.Tier = 7 }), "unknown tier7"},
+		"no hashes":        {change(func(d *Delta) { d.Geometry.Hashes = 0 }), "Hashes"},
+		"huge digest":      {change(func(d *Delta) { d.Geometry.Bits = 1 << 31 }), "Bits"},
+		"backwards":        {change(func(d *Delta) { d.From, d.To = 5, 3 }), "from version"},
+		"unmoved":          {change(func(d *Delta) { d.From = d.To }), "stays"},
+		"twice":            {change(func(d *Delta) { d.Clear = []uint32{500} }), "both set and cleared"},
+		"beyond the end":   {change(func(d *Delta) { d.Geometry.Bits = 1 << 16 }), "beyond"},
+		"cut":              {good[:len(good)-1], "truncated"},
+		"codes cut":        {slices.Concat(good[:len(good)-6], []byte{4}, good[len(good)-5:len(good)-1]), "codes do not fit"},
+		"words cut":        {append(headOf(good), bodyWords, 1, 2, 3), "truncated"},
+		"unknown body":     {append(headOf(good), 9), "unknown body"},
+		"count of a liar":  {append(headOf(good), bodyList, 0x80, 0x80, 0x04, 0, 1, 0), "codes do not fit"},
+		"unary to the end": {append(headOf(good), bodyList, 1, 0, 2, 0xff, 0xff), "codes do not fit"},
+	}
+	for name, tt := range tests {
+		_, _, err := ParseDelta(tt.b, "owner")
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// headOf returns what stands before the body of the encoded sampleDelta.
+func headOf(b []byte) []byte {
+	d := sampleDelta()
+	body := 1 + listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
+	return append([]byte(nil), b[:len(b)-body]...)
+}
+
+// At the default geometry, 30 keys that come and 30 that go make about 300 flips; see DESIGN.md for what that costs.
+func TestDeltaOfASecondIsShort(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	d := NewDigest("owner/gpu0", TierGPU, 1700000000, DefaultGeometry())
+	var keys []Key
+	for range 6000 {
+		keys = append(keys, Key(r.Uint64()))
+		d.Add(keys[len(keys)-1])
+	}
+	now := time.Unix(0, 0)
+	d.Publish(now)
+	for i := range 30 {
+		d.Remove(keys[i])
+		d.Add(Key(r.Uint64()))
+	}
+	delta := d.Publish(now)
+	if n := len(AppendDelta(nil, &delta)); n > 420 {
+		t.Errorf("got %d bytes for %d flips, want at most 420", n, len(delta.Set)+len(delta.Clear))
+	}
+	if delta = d.Publish(now); len(AppendDelta(nil, &delta)) > 40 {
+		t.Errorf("an empty delta takes %d bytes", len(AppendDelta(nil, &delta)))
+	}
+}
+
+func FuzzParseDelta(f *testing.F) {
+	r := rand.New(rand.NewPCG(9, 10))
+	for _, d := range []Delta{sampleDelta(), sampleFull(r, 0), sampleFull(r, 100)} {
+		f.Add(AppendDelta(nil, &d))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, _, err := ParseDelta(b, "owner")
+		if err != nil {
+			return
+		}
+		if err := d.validate(); err != nil {
+			t.Fatalf("parsed a broken delta: %v", err)
+		}
+		again, rest, err := ParseDelta(AppendDelta(nil, &d), "owner")
+		if err != nil || len(rest) > 0 {
+			t.Fatalf("parse what was parsed: %d bytes over, %v", len(rest), err)
+		}
+		if diff := cmp.Diff(d, again, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkAppendDelta(b *testing.B) {
+	d := sampleDelta()
+	d.Set, d.Clear = randomBits(1, 50), randomBits(2, 50)
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = AppendDelta(buf[:0], &d)
+	}
+	b.ReportMetric(float64(len(buf)), "bytes")
+}
+
+func BenchmarkParseDelta(b *testing.B) {
+	d := sampleDelta()
+	d.Set, d.Clear = randomBits(1, 50), randomBits(2, 50)
+	buf := AppendDelta(nil, &d)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := ParseDelta(buf, "owner"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

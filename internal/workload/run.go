@@ -188,7 +188,7 @@ func (r *runner) settle(s Sample) {
 
 // exchange sends one request and reads its answer to the end.
 func (r *runner) exchange(ctx context.Context, req Request) (Sample, string) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	timed, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	begin := time.Now()
 	s := Sample{
@@ -196,10 +196,10 @@ func (r *runner) exchange(ctx context.Context, req Request) (Sample, string) {
 		Sent: begin.Sub(r.start),
 	}
 	s.Late = max(s.Sent-req.At, 0)
-	a, err := r.send(ctx, r.Targets[s.Target], req.Body, func() { s.TTFT = time.Since(begin) })
+	a, err := r.send(timed, r.Targets[s.Target], req.Body, func() { s.TTFT = time.Since(begin) })
 	s.Total = time.Since(begin)
 	if err != nil {
-		s.Error = kindOf(err)
+		s.Error = kindOf(ctx, timed, err)
 		return s, ""
 	}
 	if !a.began {
@@ -246,23 +246,23 @@ type statusError int
 
 func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
-// kindOf puts an error of send into one of the kinds of error.
-func kindOf(err error) ErrorKind {
-	if status, ok := errors.AsType[statusError](err); ok {
-		if status >= 400 && status < 500 {
-			return ErrorStatus4x
-		}
-		return ErrorStatus5x
-	}
-	dial, isNet := errors.AsType[*net.OpError](err)
+// kindOf puts an error of send into one of the kinds of error. run is the context of the run, timed that of the
+// request: what net/http returns when they end is their cause, which may be anything.
+func kindOf(run, timed context.Context, err error) ErrorKind {
+	status, answered := errors.AsType[statusError](err)
+	network, isNet := errors.AsType[*net.OpError](err)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return ErrorTimeout
-	case errors.Is(err, context.Canceled):
-		return ErrorCanceled
+	case answered && status >= 400 && status < 500:
+		return ErrorStatus4x
+	case answered:
+		return ErrorStatus5x
 	case errors.Is(err, errEvent):
 		return ErrorEvent
-	case isNet && dial.Op == "dial":
+	case run.Err() != nil:
+		return ErrorCanceled
+	case timed.Err() != nil:
+		return ErrorTimeout
+	case isNet && network.Op == "dial":
 		return ErrorDial
 	}
 	return ErrorStream

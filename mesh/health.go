@@ -1,0 +1,78 @@
+package mesh
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	failingFor   = 5 * time.Second    // dials fail for so long before it is worth a note: agents do restart
+	strangerFor  = 10 * time.Second   // a connected peer is no member for so long
+	refusalFor   = 2 * time.Minute    // a refusal stays a note for so long
+	expiresSoon  = 7 * 24 * time.Hour // before the certificate ends
+	slowToGossip = 3                  // memberlist's health score (0 to 8) from which this agent is too slow
+)
+
+// Health returns what an operator should look at, each in a sentence; empty means that all is well.
+func (m *Mesh) Health() []string {
+	now := time.Now()
+	notes := m.table.health(now)
+	notes = append(notes, m.seedNotes()...)
+	notes = append(notes, m.refusalNotes(now)...)
+	if left := m.cfg.Identity.Expires().Sub(now); left < expiresSoon {
+		notes = append(notes, fmt.Sprintf("the certificate of this agent ends in %v", left.Round(time.Minute)))
+	}
+	if list := m.list.Load(); list != nil {
+		if n := list.GetHealthScore(); n >= slowToGossip {
+			notes = append(notes, fmt.Sprintf("this agent answers gossip late or loses packets (score %d of 8)", n))
+		}
+	}
+	return notes
+}
+
+// health returns what is wrong with single peers, in order of their names.
+func (t *table) health(now time.Time) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var notes []string
+	for _, name := range slices.Sorted(maps.Keys(t.records)) {
+		r := t.records[name]
+		linked := r.current != nil && r.current.open()
+		switch {
+		case r.member && !linked && !r.failing.IsZero() && now.Sub(r.failing) >= failingFor:
+			notes = append(notes, fmt.Sprintf("peer %s is alive by gossip (%v/udp), but QUIC to it at %v/udp fails since %s: %v",
+				name, r.gossip, r.about.quic, r.failing.Format(time.TimeOnly), r.dialErr))
+		case !r.member && linked && now.Sub(r.since) >= strangerFor:
+			notes = append(notes, fmt.Sprintf("peer %s is connected, but no member: do its gossip keys differ?", name))
+		}
+	}
+	return notes
+}
+
+func (m *Mesh) seedNotes() []string {
+	if len(m.cfg.Join) == 0 || m.settle.isIn() {
+		return nil
+	}
+	m.seeds.mu.Lock()
+	defer m.seeds.mu.Unlock()
+	var notes []string
+	for _, seed := range slices.Sorted(maps.Keys(m.seeds.err)) {
+		why := strings.ReplaceAll(m.seeds.err[seed].Error(), "\n", "; ")
+		notes = append(notes, fmt.Sprintf("seed %s does not answer: %s", seed, why))
+	}
+	return notes
+}
+
+// refusalNotes returns the recent refusals, each once.
+func (m *Mesh) refusalNotes(now time.Time) []string {
+	var notes []string
+	for _, r := range m.Refusals() {
+		if s := r.String(); now.Sub(r.Time) < refusalFor && !slices.Contains(notes, s) {
+			notes = append(notes, s)
+		}
+	}
+	return notes
+}

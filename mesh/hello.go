@@ -1,0 +1,60 @@
+package mesh
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// maxHello bounds a hello: an about and a name.
+const maxHello = maxAbout + 128
+
+// hello is the first thing that either side says on a connection. The name must be the certificate's.
+type hello struct {
+	about about
+	name  string
+}
+
+// appendHello appends the wire form with its length before it: about, then the name, length-prefixed.
+func appendHello(b []byte, h hello) []byte {
+	return appendBytes(b, appendBytes(appendAbout(nil, h.about), h.name))
+}
+
+// parseHello reads a hello without its length. Bytes after the last known field are ignored.
+func parseHello(b []byte) (hello, error) {
+	r := reader{b: b}
+	h := hello{about: r.about(), name: string(r.bytes(64))}
+	if r.err == nil && !namePattern.MatchString(h.name) {
+		r.fail(fmt.Errorf("%q is no agent's name", h.name))
+	}
+	if r.err != nil {
+		return hello{}, fmt.Errorf("parse hello: %w", r.err)
+	}
+	return h, nil
+}
+
+// readHello reads one hello with its length.
+func readHello(rd io.Reader) (hello, error) {
+	n, err := binary.ReadUvarint(byteReader{rd})
+	if err != nil {
+		return hello{}, fmt.Errorf("read hello: %w", err)
+	}
+	if n > maxHello {
+		return hello{}, fmt.Errorf("read hello: %d bytes are above the limit of %d", n, maxHello)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(rd, b); err != nil {
+		return hello{}, fmt.Errorf("read hello: %w", err)
+	}
+	return parseHello(b)
+}
+
+// byteReader reads single bytes without reading ahead.
+type byteReader struct{ io.Reader }
+
+// ReadByte implements io.ByteReader.
+func (r byteReader) ReadByte() (byte, error) {
+	var b [1]byte
+	_, err := io.ReadFull(r.Reader, b[:])
+	return b[0], err
+}

@@ -1,0 +1,525 @@
+package mesh
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// world is a network, a CA and the gossip key of one mesh.
+type world struct {
+	t    *testing.T
+	net  *MemNetwork
+	ca   *Authority
+	key  []byte
+	next byte
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ca, err := EphemeralAuthority("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, net: NewMemNetwork(1), ca: ca, key: NewGossipKey()}
+	w.net.SetDelay(time.Millisecond, time.Millisecond)
+	return w
+}
+
+// inBubble runs f in fake time and lets what it started end in it.
+func inBubble(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		// memberlist's timers outlive its Shutdown by up to a probe, quic-go's closed connections by three PTO.
+		t.Cleanup(func() { time.Sleep(time.Minute) })
+		f(t, newWorld(t))
+	})
+}
+
+// agent is one running mesh with what its handlers were told.
+type agent struct {
+	*Mesh
+	t    *testing.T
+	stop func()
+	reg  *prometheus.Registry
+
+	mu        sync.Mutex
+	events    []string
+	messages  []string
+	datagrams []string
+	merged    []string
+	state     []byte
+}
+
+func (a *agent) PeerUp(p Peer) { a.add(&a.events, "up "+p.Name) }
+
+func (a *agent) PeerDown(name, reason string) { a.add(&a.events, "down "+name+": "+reason) }
+
+func (a *agent) Message(from string, b []byte) { a.add(&a.messages, from+": "+string(b)) }
+
+func (a *agent) Datagram(peer string, b []byte) { a.add(&a.datagrams, peer+": "+string(b)) }
+
+func (a *agent) LocalState() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.state
+}
+
+func (a *agent) MergeState(b []byte) { a.add(&a.merged, string(b)) }
+
+// ServeStream answers with what it reads.
+func (a *agent) ServeStream(_ context.Context, peer string, kind Kind, s *Stream) {
+	io.Copy(s, s)
+}
+
+func (a *agent) add(to *[]string, s string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*to = append(*to, s)
+}
+
+func (a *agent) got(from *[]string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), *from...)
+}
+
+func (a *agent) saw(event string) bool {
+	for _, e := range a.got(&a.events) {
+		if strings.HasPrefix(e, event) {
+			return true
+		}
+	}
+	return false
+}
+
+// config returns an agent's config on a host of its own.
+func (w *world) config(name string, seeds ...string) Config {
+	w.t.Helper()
+	w.next++
+	id, err := w.ca.Issue(name, 30*24*time.Hour)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c := LocalConfig()
+	c.MeshID, c.Name, c.Identity, c.GossipKeys = w.ca.Mesh(), name, id, [][]byte{w.key}
+	host := fmt.Sprintf("10.0.0.%d", w.next)
+	c.QUICBind, c.GossipBind, c.Join = host+":7081", host+":7082", seeds
+	c.ListenPacket = w.net.ListenPacket
+	c.Meta = []byte("meta of " + name)
+	if os.Getenv("KVMESH_TEST_LOG") != "" {
+		c.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return c
+}
+
+// run starts an agent; it stops with the test.
+func (w *world) run(c Config) *agent {
+	w.t.Helper()
+	a := &agent{t: w.t, reg: prometheus.NewRegistry(), state: []byte("state of " + c.Name)}
+	c.Peers, c.Streams, c.Messages, c.State, c.Registerer = a, a, a, a, a.reg
+	m, err := New(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a.Mesh = m
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	a.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("Run of %s: %v", c.Name, err)
+		}
+		m.Close()
+	})
+	w.t.Cleanup(a.stop)
+	return a
+}
+
+// vanish stops an agent as kill -9 does: nobody hears of it.
+func (w *world) vanish(a *agent) {
+	w.net.Partition([]netip.Addr{a.QUICAddr().Addr()})
+	a.stop()
+	w.net.Partition()
+}
+
+// await waits up to d of fake time until ok, and returns how long it took.
+func await(t *testing.T, d time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > d {
+			t.Fatalf("not within %v: %s", d, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+func connectedTo(a *agent, names ...string) func() bool {
+	return func() bool {
+		for _, n := range names {
+			p, ok := a.Peer(n)
+			if !ok || !p.Connected || p.State != StateAlive || !p.GossipAddr.IsValid() {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// three starts a, b and c, of which the later two join by a, and waits until all are connected.
+func (w *world) three() (a, b, c *agent) {
+	w.t.Helper()
+	a = w.run(w.config("a"))
+	b = w.run(w.config("b", a.QUICAddr().String()))
+	c = w.run(w.config("c", a.QUICAddr().String()))
+	await(w.t, 3*time.Second, "a full mesh of three", func() bool {
+		return connectedTo(a, "b", "c")() && connectedTo(b, "a", "c")() && connectedTo(c, "a", "b")()
+	})
+	return a, b, c
+}
+
+func TestThreeAgentsFormAFullMesh(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		_, b, c := w.three()
+		p, _ := b.Peer("c")
+		if string(p.Meta) != "meta of c" || p.Instance != c.Instance() || p.QUICAddr != c.QUICAddr() || p.RTT <= 0 {
+			t.Errorf("b sees c as %+v", p)
+		}
+		await(t, 5*time.Second, "settled", func() bool { return b.Settled() && c.Settled() })
+		if h := append(b.Health(), c.Health()...); len(h) > 0 {
+			t.Errorf("health notes: %q", h)
+		}
+		if !b.saw("up c") || b.saw("down") {
+			t.Errorf("b was told %q", b.got(&b.events))
+		}
+		await(t, 10*time.Second, "state by push/pull", func() bool { return len(c.got(&c.merged)) > 0 })
+	})
+}
+
+func TestStreamsCarryBytesBothWays(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		_, b, _ := w.three()
+		for _, size := range []int{1, combineBelow, 1 << 20} {
+			s, err := b.Open(t.Context(), "c", KindRequest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				s.Write([]byte(strings.Repeat("x", size)))
+				s.CloseWrite()
+			}()
+			got, err := io.ReadAll(s)
+			if err != nil || len(got) != size {
+				t.Errorf("echo of %d bytes: %d, %v", size, len(got), err)
+			}
+			s.Close()
+		}
+	})
+}
+
+func TestVanishedPeerIsDownWithinFourSeconds(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, _, c := w.three()
+		w.net.Partition([]netip.Addr{c.QUICAddr().Addr()})
+		took := await(t, 5*time.Second, "c is down", func() bool { return a.saw("down c") })
+		if limit := a.cfg.Timings.IdleTimeout + a.cfg.Timings.KeepAlive + 100*time.Millisecond; took > limit {
+			t.Errorf("took %v, want at most %v", took, limit)
+		}
+		await(t, 5*time.Second, "the connection is closed", func() bool { return a.table.current("c") == nil })
+		if s, err := a.Open(t.Context(), "c", KindProbe); err == nil {
+			s.Close()
+			t.Error("a stream to a vanished peer was opened")
+		}
+	})
+}
+
+func TestRestartedPeerReplacesItsOldLife(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, _ := w.three()
+		cfg := w.config("d", a.QUICAddr().String())
+		d := w.run(cfg)
+		await(t, 3*time.Second, "d connected", connectedTo(b, "d"))
+		w.vanish(d)
+		again := w.run(cfg)
+		took := await(t, 5*time.Second, "the new d is known", func() bool {
+			p, _ := b.Peer("d")
+			return p.Instance == again.Instance() && p.Connected
+		})
+		if took > time.Second {
+			t.Errorf("took %v", took)
+		}
+		if !b.saw("down d") {
+			t.Errorf("b was told %q, want a PeerDown between the lives", b.got(&b.events))
+		}
+		await(t, 10*time.Second, "the new d is a member", func() bool { return connectedTo(b, "d")() && connectedTo(again, "b")() })
+	})
+}
+
+func TestRestartAtAnotherAddressTakesTheName(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, _ := w.three()
+		d := w.run(w.config("d", a.QUICAddr().String()))
+		await(t, 3*time.Second, "d connected", connectedTo(b, "d"))
+		w.vanish(d)
+		again := w.run(w.config("d", a.QUICAddr().String()))
+		await(t, 20*time.Second, "the new d at its new address", func() bool {
+			p, _ := b.Peer("d")
+			return p.QUICAddr == again.QUICAddr() && connectedTo(b, "d")()
+		})
+	})
+}
+
+func TestHealedPartitionMeetsAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, c := w.three()
+		w.net.Partition([]netip.Addr{c.QUICAddr().Addr()})
+		// Long enough that gossip to the dead has ended on both sides.
+		time.Sleep(5 * time.Minute)
+		if p, _ := a.Peer("c"); p.State != StateDead {
+			t.Fatalf("a sees c as %+v", p)
+		}
+		w.net.Partition()
+		await(t, 10*time.Second, "full mesh after healing", func() bool {
+			return connectedTo(a, "b", "c")() && connectedTo(b, "a", "c")() && connectedTo(c, "a", "b")()
+		})
+	})
+}
+
+func TestLossyNetworkStillFormsAMesh(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.net.SetLoss(0.1)
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b", a.QUICAddr().String()))
+		await(t, 20*time.Second, "connected", func() bool { return connectedTo(a, "b")() && connectedTo(b, "a")() })
+	})
+}
+
+func TestMessagesAndDatagramsArriveWithTheirSender(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, c := w.three()
+		if err := a.SendReliable(t.Context(), "b", []byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.BroadcastReliable(t.Context(), []byte("all")); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.SendDatagram("c", []byte("beat")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := b.BroadcastDatagram([]byte("beats")); n != 2 || err != nil {
+			t.Errorf("broadcast to %d, %v", n, err)
+		}
+		await(t, time.Second, "all arrived", func() bool {
+			return len(b.got(&b.messages)) == 2 && len(a.got(&a.messages)) == 1 && len(c.got(&c.datagrams)) == 2
+		})
+		if got := a.got(&a.messages); got[0] != "c: all" {
+			t.Errorf("a got %q", got)
+		}
+	})
+}
+
+func TestForgedMessagesAreDroppedByReason(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, _ := w.three()
+		list := a.list.Load()
+		forged, _ := seal(a.cfg.Identity, "test", "c", []byte("I am c"))
+		stranger, _ := seal(a.cfg.Identity, "test", "nobody", []byte("I am new"))
+		otherMesh, _ := seal(a.cfg.Identity, "prod", "a", []byte("from elsewhere"))
+		for _, msg := range [][]byte{forged, stranger, otherMesh, {0xff}} {
+			if err := list.SendReliable(placeholder("b"), msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		if got := b.got(&b.messages); len(got) > 0 {
+			t.Errorf("b took %q", got)
+		}
+		for reason, want := range map[string]float64{"bad_signature": 2, "unknown_sender": 1, "bad_envelope": 1} {
+			if got := counter(t, b.reg, "kvmesh_mesh_dropped_total", "reason", reason); got != want {
+				t.Errorf("dropped for %s: %v, want %v", reason, got, want)
+			}
+		}
+	})
+}
+
+func TestTooLargeIsRefusedBeforeSending(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, _, _ := w.three()
+		if err := a.SendReliable(t.Context(), "b", make([]byte, MaxMessage+1)); err == nil {
+			t.Error("an oversized message was sent")
+		}
+		if err := a.SendDatagram("b", make([]byte, MaxDatagram+1)); err == nil {
+			t.Error("an oversized datagram was sent")
+		}
+	})
+}
+
+func TestLargestMessageAndDatagramArrive(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, _ := w.three()
+		if err := a.SendReliable(t.Context(), "b", make([]byte, MaxMessage)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.SendDatagram("b", make([]byte, MaxDatagram)); err != nil {
+			t.Fatal(err)
+		}
+		await(t, 5*time.Second, "both arrived", func() bool {
+			return len(b.got(&b.messages)) == 1 && len(b.got(&b.datagrams)) == 1
+		})
+	})
+}
+
+func TestLeftPeerIsKnownToHaveLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, c := w.three()
+		if err := c.Leave(2 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		await(t, 100*time.Millisecond, "c left", func() bool {
+			pa, _ := a.Peer("c")
+			pb, _ := b.Peer("c")
+			return pa.State == StateLeft && pb.State == StateLeft && !pa.Connected && !pb.Connected
+		})
+		c.stop()
+		time.Sleep(30 * time.Second)
+		if p, _ := a.Peer("c"); p.Connected || p.State != StateLeft {
+			t.Errorf("a sees c as %+v", p)
+		}
+		if n := len(a.got(&a.events)); n != 3 {
+			t.Errorf("a was told %q, want two ups and one down", a.got(&a.events))
+		}
+	})
+}
+
+func TestSeedNotUpYetIsRetried(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		seed := w.config("a")
+		b := w.run(w.config("b", seed.QUICBind))
+		time.Sleep(time.Minute)
+		if h := b.Health(); len(h) != 1 || !strings.Contains(h[0], "does not answer") {
+			t.Errorf("health notes: %q", h)
+		}
+		w.run(seed)
+		await(t, b.cfg.Timings.RetryMax+4*time.Second, "joined", connectedTo(b, "a"))
+		await(t, time.Second, "no health notes", func() bool { return len(b.Health()) == 0 })
+	})
+}
+
+func TestOwnAddressAmongTheSeedsIsSkipped(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		ca, cb := w.config("a", "mesh.example:7081"), w.config("b", "mesh.example:7081")
+		hosts := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
+		lookup := func(context.Context, string) ([]netip.Addr, error) { return hosts, nil }
+		ca.LookupHost, cb.LookupHost = lookup, lookup
+		// Behind address translation an agent does not know its own address by sight.
+		ca.QUICAdvertise = ca.QUICBind
+		a, b := w.run(ca), w.run(cb)
+		await(t, 5*time.Second, "joined", func() bool { return connectedTo(a, "b")() && connectedTo(b, "a")() })
+		await(t, 5*time.Second, "settled", func() bool { return a.Settled() && b.Settled() })
+		if r := append(a.Refusals(), b.Refusals()...); len(r) > 0 {
+			t.Errorf("refusals: %v", r)
+		}
+	})
+}
+
+func TestAgentThatReachesItselfSettles(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		c := w.config("a", "10.0.0.1:7081")
+		c.QUICAdvertise = "192.0.2.1:7081" // as outsiders see it: the seed does not look like the agent's own
+		a := w.run(c)
+		await(t, 2*time.Second, "settled", a.Settled)
+		if r := a.Refusals(); len(r) > 0 || len(a.Peers()) > 0 {
+			t.Errorf("refusals %v, peers %v", r, a.Peers())
+		}
+	})
+}
+
+func TestBlockedQUICIsAHealthNoteWithPeerAndPort(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b", a.QUICAddr().String()))
+		cc := w.config("c", a.QUICAddr().String())
+		w.net.Block(func(from, to netip.AddrPort) bool {
+			hosts := from.Addr().String() + to.Addr().String()
+			return from.Port() == 7081 && strings.Contains(hosts, "10.0.0.2") && strings.Contains(hosts, "10.0.0.3")
+		})
+		c := w.run(cc)
+		await(t, 5*time.Second, "c joins by a", func() bool { return connectedTo(c, "a")() && connectedTo(a, "b", "c")() })
+		time.Sleep(20 * time.Second)
+		notes := strings.Join(c.Health(), "\n")
+		if !strings.Contains(notes, "peer b is alive by gossip") || !strings.Contains(notes, b.QUICAddr().String()+"/udp") {
+			t.Errorf("health notes: %q", notes)
+		}
+	})
+}
+
+func TestDoubleDialKeepsOneConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b"))
+		var wg sync.WaitGroup
+		wg.Go(func() { a.dial(t.Context(), b.QUICAddr(), "") })
+		wg.Go(func() { b.dial(t.Context(), a.QUICAddr(), "") })
+		wg.Wait()
+		time.Sleep(100 * time.Millisecond)
+		if ca, cb := a.table.current("b"), b.table.current("a"); !ca.dialed || cb.dialed {
+			t.Errorf("kept: dialed by a %v, by b %v; want a's", ca.dialed, cb.dialed)
+		}
+		time.Sleep(5 * time.Second)
+		for _, x := range []*agent{a, b} {
+			x.table.mu.Lock()
+			for name, r := range x.table.records {
+				if len(r.conns) != 1 {
+					t.Errorf("%s has %d connections to %s", x.Name(), len(r.conns), name)
+				}
+			}
+			x.table.mu.Unlock()
+			if x.saw("down") {
+				t.Errorf("%s was told %q", x.Name(), x.got(&x.events))
+			}
+		}
+	})
+}
+
+func TestDisconnectedAndVettedPeerStaysOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		revoked := ""
+		cfg := w.config("a")
+		cfg.Vet = func(name string, _ *x509.Certificate) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if name == revoked {
+				return fmt.Errorf("the certificate of %s is revoked", name)
+			}
+			return nil
+		}
+		a := w.run(cfg)
+		b := w.run(w.config("b", a.QUICAddr().String()))
+		await(t, 3*time.Second, "connected", connectedTo(a, "b"))
+		mu.Lock()
+		revoked = "b"
+		mu.Unlock()
+		a.Disconnect("b", "revoked")
+		time.Sleep(time.Second)
+		if p, _ := a.Peer("b"); p.Connected {
+			t.Error("b is connected again")
+		}
+		wantRefusal(t, b, true, "is revoked")
+		wantRefusal(t, a, false, "is revoked")
+	})
+}

@@ -1,0 +1,260 @@
+package mesh
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+)
+
+// MaxDatagram is the most bytes of a datagram that every path carries: QUIC needs 1,200 B packets, less its own.
+const MaxDatagram = 1100
+
+const (
+	datagramQueue = 32 // waiting for one peer; a heartbeat a second never waits, unless the peer is nearly lost
+	drainQuiet    = 2 * time.Second
+)
+
+// peerConn is one connection to a peer, from its hello on.
+type peerConn struct {
+	qc     *quic.Conn
+	name   string
+	about  about
+	cert   *x509.Certificate
+	dialed bool // by this agent
+	remote netip.AddrPort
+
+	streams   atomic.Int64 // open ones, of both sides
+	datagrams chan []byte  // to send
+	draining  atomic.Bool  // no new streams; closes when there are none
+}
+
+func newPeerConn(qc *quic.Conn, h hello, c claim, dialed bool) *peerConn {
+	return &peerConn{
+		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: dialed, remote: addrPort(qc.RemoteAddr()),
+		datagrams: make(chan []byte, datagramQueue),
+	}
+}
+
+func (c *peerConn) open() bool { return c.qc.Context().Err() == nil }
+
+func (c *peerConn) rtt() time.Duration { return c.qc.ConnectionStats().SmoothedRTT }
+
+func (c *peerConn) drain(on bool) { c.draining.Store(on) }
+
+func (c *peerConn) close(code quic.ApplicationErrorCode, why string) {
+	c.qc.CloseWithError(code, clip(why))
+}
+
+// closeEach closes connections side by side: each waits for its own loop to send the packet.
+func closeEach(pcs []*peerConn, code quic.ApplicationErrorCode, why string) {
+	var wg sync.WaitGroup
+	for _, c := range pcs {
+		wg.Go(func() { c.close(code, why) })
+	}
+	wg.Wait()
+}
+
+// openStream opens a stream; the peer learns of it with the first bytes. It waits while the peer allows no more.
+func (m *Mesh) openStream(ctx context.Context, pc *peerConn, kind Kind) (*Stream, error) {
+	qs, err := pc.qc.OpenStreamSync(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open %v stream to %s: %w", kind, pc.name, err)
+	}
+	return newStream(qs, pc, kind, m.metrics), nil
+}
+
+// serve runs a connection until it is closed, and says then what became of it.
+func (m *Mesh) serve(pc *peerConn) {
+	m.wg.Go(func() { m.acceptStreams(pc) })
+	m.wg.Go(func() { m.receiveDatagrams(pc) })
+	m.wg.Go(func() { m.sendDatagrams(pc) })
+	m.wg.Go(func() { m.closeDrained(pc) })
+	<-pc.qc.Context().Done()
+	why, left := m.explainClose(pc)
+	m.table.remove(pc, why, left)
+	m.notify(pc.name)
+}
+
+// explainClose returns in words why pc was closed, and whether the peer left. A refusal by the peer is kept.
+func (m *Mesh) explainClose(pc *peerConn) (why string, left bool) {
+	err := context.Cause(pc.qc.Context())
+	if app, ok := errors.AsType[*quic.ApplicationError](err); ok {
+		if app.Remote && app.ErrorCode >= codeRefused {
+			m.refusals.add(pc.qc.RemoteAddr(), pc.name, remoteRefusal(app))
+		}
+		return clip(app.ErrorMessage), app.Remote && app.ErrorCode == codeLeaving
+	}
+	if _, ok := errors.AsType[*quic.IdleTimeoutError](err); ok {
+		return fmt.Sprintf("silent for %v", m.cfg.Timings.IdleTimeout), false
+	}
+	if _, ok := errors.AsType[*quic.StatelessResetError](err); ok {
+		return "restarted: it does not know the connection", false
+	}
+	return clip(fmt.Sprint("connection lost: ", err)), false
+}
+
+func remoteRefusal(app *quic.ApplicationError) *refusedError {
+	return &refusedError{reason: reason(min(app.ErrorCode-codeRefused, 255)), text: clip(app.ErrorMessage), byPeer: true}
+}
+
+func (m *Mesh) acceptStreams(pc *peerConn) {
+	for {
+		qs, err := pc.qc.AcceptStream(pc.qc.Context())
+		if err != nil {
+			return // the connection is closed
+		}
+		m.wg.Go(func() { m.serveStream(pc, qs) })
+	}
+}
+
+// serveStream reads the kind and lets its owner serve the stream. The stream is finished here in any case: one that is
+// not would keep its place in the peer's limit for as long as the connection lives.
+func (m *Mesh) serveStream(pc *peerConn, qs *quic.Stream) {
+	var kind [1]byte
+	if _, err := io.ReadFull(qs, kind[:]); err != nil {
+		qs.CancelRead(codeDone)
+		qs.CancelWrite(codeDone)
+		return
+	}
+	s := newStream(qs, pc, Kind(kind[0]), m.metrics)
+	s.sent.Store(true)
+	switch {
+	case s.kind == KindGossip:
+		m.transport.serve(s) // memberlist closes it
+		return
+	case s.kind == KindControl:
+		servePing(s)
+	case m.cfg.Streams != nil:
+		m.cfg.Streams.ServeStream(pc.qc.Context(), pc.name, s.kind, s)
+	default:
+		s.Cancel(codeUnknownKind)
+	}
+	if !s.over.Load() {
+		s.Close()
+	}
+}
+
+// servePing answers each byte with itself.
+func servePing(s *Stream) {
+	var b [1]byte
+	if _, err := io.ReadFull(s, b[:]); err == nil {
+		s.Write(b[:])
+	}
+}
+
+// ping reports whether the agent at the other end answers in time.
+func (m *Mesh) ping(ctx context.Context, pc *peerConn) bool {
+	s, err := m.openStream(ctx, pc, KindControl)
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	deadline, _ := ctx.Deadline()
+	s.SetDeadline(deadline)
+	b := [1]byte{1}
+	if _, err := s.Write(b[:]); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(s, b[:])
+	return err == nil
+}
+
+// closeDrained closes a connection that has been draining without a stream for a while: streams that the peer opened
+// before it knew are not cut off.
+func (m *Mesh) closeDrained(pc *peerConn) {
+	var quiet time.Duration
+	tick := time.NewTicker(drainQuiet / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-pc.qc.Context().Done():
+			return
+		case <-tick.C:
+		}
+		if quiet += drainQuiet / 2; !pc.draining.Load() || pc.streams.Load() > 0 {
+			quiet = 0
+		}
+		if quiet >= drainQuiet {
+			pc.close(codeSecond, "another connection is kept")
+			return
+		}
+	}
+}
+
+func (m *Mesh) receiveDatagrams(pc *peerConn) {
+	in, _ := m.metrics.bytes("datagram")
+	for {
+		b, err := pc.qc.ReceiveDatagram(pc.qc.Context())
+		if err != nil {
+			return // the connection is closed
+		}
+		in.Add(float64(len(b)))
+		if m.cfg.Messages == nil {
+			m.metrics.drop("no_handler")
+			continue
+		}
+		m.cfg.Messages.Datagram(pc.name, b)
+	}
+}
+
+// sendDatagrams stands between callers and quic-go, whose SendDatagram waits when the path is full.
+func (m *Mesh) sendDatagrams(pc *peerConn) {
+	_, out := m.metrics.bytes("datagram")
+	for {
+		select {
+		case b := <-pc.datagrams:
+			if err := pc.qc.SendDatagram(b); err != nil {
+				m.metrics.drop("datagram_send")
+				continue
+			}
+			out.Add(float64(len(b)))
+		case <-pc.qc.Context().Done():
+			return
+		}
+	}
+}
+
+func (m *Mesh) queueDatagram(pc *peerConn, b []byte) error {
+	select {
+	case pc.datagrams <- b:
+		return nil
+	default:
+		m.metrics.drop("datagram_queue")
+		return fmt.Errorf("send datagram to %s: its queue is full", pc.name)
+	}
+}
+
+// SendDatagram sends at most MaxDatagram bytes over the connection to peer, if there is one. It never waits; the
+// datagram may be lost. It keeps b, which must not change any more.
+func (m *Mesh) SendDatagram(peer string, b []byte) error {
+	if len(b) > MaxDatagram {
+		return fmt.Errorf("send datagram of %d bytes: %w", len(b), ErrTooLarge)
+	}
+	pc := m.table.current(peer)
+	if pc == nil {
+		return fmt.Errorf("send datagram to %s: %w", peer, ErrNotConnected)
+	}
+	return m.queueDatagram(pc, b)
+}
+
+// BroadcastDatagram is SendDatagram to every connected peer, and returns to how many.
+func (m *Mesh) BroadcastDatagram(b []byte) (int, error) {
+	if len(b) > MaxDatagram {
+		return 0, fmt.Errorf("send datagram of %d bytes: %w", len(b), ErrTooLarge)
+	}
+	n := 0
+	for _, pc := range m.table.connected() {
+		if m.queueDatagram(pc, b) == nil {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,347 @@
+package mesh
+
+import (
+	"crypto"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+)
+
+// table is what is known of each peer.
+type table struct {
+	self string
+
+	mu      sync.Mutex
+	closed  bool
+	records map[string]*record // by name
+}
+
+// record is what is known of one peer. All fields are guarded by table.mu.
+type record struct {
+	about  about          // from its last hello, or from gossip when that came later
+	gossip netip.AddrPort // zero until gossip tells
+	key    crypto.PublicKey
+
+	member bool      // alive or suspect to memberlist
+	since  time.Time // of the last change of member
+	left   bool      // this instance said that it goes
+	gone   bool      // memberlist said dead or left, and no hello came since
+	reason string    // why it cannot be reached, for PeerDown
+
+	current *peerConn   // where new streams go; nil or one of conns
+	conns   []*peerConn // all that are open, draining ones included
+	dial    *dialCall   // under way
+	dialErr error       // of the last dial; nil after a hello
+	failing time.Time   // since when dials fail
+}
+
+// dialCall is one dial that all who want the peer wait for.
+type dialCall struct {
+	done chan struct{} // closed when pc and err stand
+	pc   *peerConn
+	err  error
+}
+
+func newTable(self string) *table { return &table{self: self, records: map[string]*record{}} }
+
+func (t *table) recordLocked(name string) *record {
+	r := t.records[name]
+	if r == nil {
+		r = &record{since: time.Now()}
+		t.records[name] = r
+	}
+	return r
+}
+
+// adopt takes a connection whose hello has succeeded. Both ends see the same two connections of a pair and keep the
+// same one: the newer of two that one side dialed (its dialer has lost the older), else that of the smaller name. The
+// other one drains. Connections of an older instance are stale: the caller closes them. ok is false when the table is
+// closed.
+func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, false
+	}
+	r := t.recordLocked(pc.name)
+	old := r.current
+	if old != nil && old.about.instance != pc.about.instance {
+		stale, old = slices.Clone(r.conns), nil
+		r.reason = "restarted: a new instance came"
+	}
+	r.conns = append(r.conns, pc)
+	if old == nil || !old.open() || old.dialed == pc.dialed || t.keeps(pc) {
+		r.current = pc
+	}
+	for _, c := range r.conns {
+		c.drain(c != r.current)
+	}
+	r.about, r.key = pc.about, pc.cert.PublicKey
+	r.left, r.gone, r.dialErr, r.failing = false, false, nil, time.Time{}
+	return stale, true
+}
+
+// keeps reports whether pc was dialed by the smaller of its two names.
+func (t *table) keeps(pc *peerConn) bool { return pc.dialed == (t.self < pc.name) }
+
+// remove forgets a closed connection, and says why the peer is down if it was the last.
+func (t *table) remove(pc *peerConn, why string, left bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[pc.name]
+	r.conns = slices.DeleteFunc(r.conns, func(c *peerConn) bool { return c == pc })
+	if left && r.about.instance == pc.about.instance {
+		r.left = true
+	}
+	if r.current != pc {
+		return
+	}
+	r.current, r.reason = nil, why
+	if i := slices.IndexFunc(r.conns, (*peerConn).open); i >= 0 {
+		r.current = r.conns[i]
+		r.current.drain(false)
+	}
+	if r.current == nil && !r.member {
+		r.since = time.Now()
+	}
+}
+
+// current returns the open connection for new streams to name, or nil.
+func (t *table) current(name string) *peerConn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil && r.current != nil && r.current.open() {
+		return r.current
+	}
+	return nil
+}
+
+// connected returns the connection to each peer that has one.
+func (t *table) connected() []*peerConn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pcs := make([]*peerConn, 0, len(t.records))
+	for _, r := range t.records {
+		if r.current != nil && r.current.open() {
+			pcs = append(pcs, r.current)
+		}
+	}
+	return pcs
+}
+
+// closeAll closes all connections; after codeClosed or codeLeaving at the end no others are taken.
+func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
+	t.mu.Lock()
+	t.closed = true
+	var pcs []*peerConn
+	for _, r := range t.records {
+		pcs = append(pcs, r.conns...)
+	}
+	t.mu.Unlock()
+	closeEach(pcs, code, why)
+}
+
+// closePeer closes the connections of one peer.
+func (t *table) closePeer(name string, code quic.ApplicationErrorCode, why string) {
+	t.mu.Lock()
+	var pcs []*peerConn
+	if r := t.records[name]; r != nil {
+		pcs = slices.Clone(r.conns)
+	}
+	t.mu.Unlock()
+	closeEach(pcs, code, why)
+}
+
+// key returns the public key that name's last connection showed, or nil.
+func (t *table) key(name string) crypto.PublicKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		return r.key
+	}
+	return nil
+}
+
+// about returns what is known of name, and whether there is an address to dial.
+func (t *table) about(name string) (about, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	if r == nil {
+		return about{}, false
+	}
+	return r.about, r.about.quic.IsValid()
+}
+
+// joined takes what gossip says of a live member.
+func (t *table) joined(name string, a about, gossip netip.AddrPort) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.recordLocked(name)
+	if !r.member {
+		r.member, r.since = true, time.Now()
+	}
+	r.gossip, r.gone = gossip, false
+	if r.about.instance != a.instance {
+		r.left = false
+	}
+	if r.current == nil {
+		r.about = a
+	}
+}
+
+// departed takes that gossip holds a member for dead or left.
+func (t *table) departed(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	if r == nil || !r.member {
+		return
+	}
+	r.member, r.gone, r.since = false, true, time.Now()
+	if r.current != nil || r.reason == "" {
+		r.reason = "gossip says that it is gone"
+	}
+}
+
+// wanted reports whether a connection to name is to be made and kept.
+func (t *table) wanted(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	return r != nil && r.member && !r.left
+}
+
+// isMember reports whether name is alive to memberlist.
+func (t *table) isMember(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	return r != nil && r.member
+}
+
+// strangers returns connected peers that are not members: memberlist has yet to be introduced to them.
+func (t *table) strangers() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, r := range t.records {
+		if !r.member && r.current != nil && r.current.open() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// lost returns one peer at random that is neither member nor connected and did not say that it goes, and forgets those
+// that have been so for longer than forget.
+func (t *table) lost(now time.Time, forget time.Duration) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, r := range t.records {
+		switch {
+		case r.member || len(r.conns) > 0 || r.dial != nil:
+		case now.Sub(r.since) > forget:
+			delete(t.records, name)
+		case !r.left && r.about.quic.IsValid():
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "", false
+	}
+	return names[rand.N(len(names))], true
+}
+
+// hasAddr reports whether a member is connected that advertises addr, or was reached there.
+func (t *table) hasAddr(addr netip.AddrPort) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.records {
+		if r.member && r.current != nil && r.current.open() && (r.about.quic == addr || r.current.remote == addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// byGossip returns the name of the peer with that gossip address.
+func (t *table) byGossip(addr netip.AddrPort) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, r := range t.records {
+		if r.gossip == addr {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// counts returns members and connections: what settles.
+func (t *table) counts() (members, connections int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.records {
+		if r.member {
+			members++
+		}
+		if r.current != nil && r.current.open() {
+			connections++
+		}
+	}
+	return members, connections
+}
+
+// reach returns the peer, whether it can be reached, and if not, why.
+func (t *table) reach(name string) (p Peer, up bool, reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	if r == nil {
+		return Peer{Name: name}, false, "forgotten"
+	}
+	p = r.peer(name)
+	return p, p.Connected && !r.gone, r.reason
+}
+
+func (t *table) peer(name string) (Peer, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	if r == nil {
+		return Peer{}, false
+	}
+	return r.peer(name), true
+}
+
+func (t *table) peers() []Peer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	peers := make([]Peer, 0, len(t.records))
+	for name, r := range t.records {
+		peers = append(peers, r.peer(name))
+	}
+	return peers
+}
+
+func (r *record) peer(name string) Peer {
+	p := Peer{
+		Name: name, Instance: r.about.instance, Started: r.about.startedAt(), QUICAddr: r.about.quic,
+		GossipAddr: r.gossip, Meta: r.about.meta,
+	}
+	if r.current != nil && r.current.open() {
+		p.Connected, p.RTT = true, r.current.rtt()
+	}
+	switch {
+	case r.left:
+		p.State = StateLeft
+	case !r.member && (r.gone || !p.Connected):
+		p.State = StateDead
+	}
+	return p
+}

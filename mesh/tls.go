@@ -1,0 +1,74 @@
+package mesh
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"slices"
+
+	"github.com/quic-go/quic-go"
+)
+
+// alpn is the one protocol that agents speak. A binary that cannot read this one's streams has another.
+const alpn = "kvmesh/1"
+
+type tlsConfigs struct{ server, client *tls.Config }
+
+// newTLSConfigs returns the two halves of mutual TLS 1.3. TLS proves that the peer has the key of the certificate that
+// it shows; whether that certificate is believed is decided by identify right after the handshake, before a byte of the
+// peer is read. A TLS alert carries no text, so only this way does a refused peer learn the reason. There are no session
+// tickets: a resumed session would skip the certificate.
+func newTLSConfigs(id Identity, foreign func(addr net.Addr, offered []string)) tlsConfigs {
+	base := tls.Config{
+		Certificates:           []tls.Certificate{id.Certificate},
+		NextProtos:             []string{alpn},
+		MinVersion:             tls.VersionTLS13,
+		SessionTicketsDisabled: true,
+	}
+	server, client := base.Clone(), base.Clone()
+	server.ClientAuth = tls.RequireAnyClientCert
+	server.GetConfigForClient = func(hi *tls.ClientHelloInfo) (*tls.Config, error) {
+		if !slices.Contains(hi.SupportedProtos, alpn) {
+			foreign(hi.Conn.RemoteAddr(), hi.SupportedProtos)
+		}
+		return nil, nil
+	}
+	client.InsecureSkipVerify = true // identify verifies, against our own CA and the name that was meant
+	return tlsConfigs{server: server, client: client}
+}
+
+// resetKey derives the key of stateless resets from the agent's own, so that a restarted agent can say "I do not know
+// this connection" in a way that its peers believe, and they need not wait for the idle timeout.
+func resetKey(id Identity) *quic.StatelessResetKey {
+	var key quic.StatelessResetKey
+	secret, err := x509.MarshalPKCS8PrivateKey(id.Certificate.PrivateKey)
+	if err == nil {
+		var b []byte
+		b, err = hkdf.Key(sha256.New, secret, nil, "kvmesh stateless reset", len(key))
+		copy(key[:], b)
+	}
+	if err != nil { // a key that cannot be read out: resets work within this process's life only
+		rand.Read(key[:])
+	}
+	return &key
+}
+
+// quicConfig returns the one QUIC config, for both directions. Streams and windows are sized for requests: an ingress
+// may hold thousands of slow streams to one owner, and a prompt of some MiB should not wait for a window update.
+func quicConfig(t Timings) *quic.Config {
+	return &quic.Config{
+		HandshakeIdleTimeout:           t.HandshakeTimeout,
+		MaxIdleTimeout:                 t.IdleTimeout,
+		KeepAlivePeriod:                t.KeepAlive,
+		MaxIncomingStreams:             4096,
+		MaxIncomingUniStreams:          -1, // unused
+		InitialStreamReceiveWindow:     1 << 20,
+		MaxStreamReceiveWindow:         8 << 20,
+		InitialConnectionReceiveWindow: 8 << 20,
+		MaxConnectionReceiveWindow:     64 << 20,
+		EnableDatagrams:                true,
+	}
+}

@@ -1,0 +1,79 @@
+package simengine
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// The shape of answers: a sentence is 12 words long, and one token in 200 is not what the tokenizer would make of the
+// answer's text, so that a next turn does not always hit the blocks of this answer to the end.
+const (
+	wordsPerSentence = 12
+	oddTokens        = 200
+)
+
+// answerSpec says what limits an answer.
+type answerSpec struct {
+	choice   int  // index of the choice: each has its own text
+	limit    int  // most tokens
+	minimum  int  // min_tokens
+	ignore   bool // ignore_eos: go on to the limit
+	thinking bool // begin with a thought
+}
+
+// answerer writes answers: functions of the prompt's token ids and nothing else.
+type answerer struct {
+	tok  *tokenizer
+	mean int // natural length in tokens
+}
+
+// answer returns the tokens of an answer, how many of them are the thought, and whether it ended by itself, in which case
+// the last token is the end mark. It has at least one token.
+func (a *answerer) answer(prompt []Token, spec answerSpec) (ids []Token, thought int, stopped bool) {
+	rng := rand.New(rand.NewPCG(hashTokens(prompt), uint64(spec.choice)))
+	natural := max(a.mean/2+rng.IntN(a.mean+1), spec.minimum, 1)
+	if spec.ignore {
+		natural = spec.limit
+	}
+	if spec.thinking {
+		ids = append(ids, a.tok.id(tokenThink), '\n')
+		ids = a.words(ids, rng, max(natural/2, 1))
+		ids = append(ids, '\n', a.tok.id(tokenThinkEnd), '\n', '\n')
+		thought = len(ids)
+	}
+	ids = a.words(ids, rng, max(natural-len(ids), 1))
+	if spec.ignore || len(ids)+1 > spec.limit {
+		ids = ids[:min(len(ids), spec.limit)]
+		return ids, min(thought, len(ids)), false
+	}
+	return append(ids, a.tok.id(tokenEnd)), thought, true
+}
+
+// words appends n tokens of text.
+func (a *answerer) words(ids []Token, rng *rand.Rand, n int) []Token {
+	start := len(ids)
+	for len(ids)-start < n {
+		at := len(ids) - start
+		switch word := Token(baseWord + 2*rng.IntN(len(a.tok.list))); {
+		case at == 0:
+			ids = append(ids, word)
+		case at%(wordsPerSentence+1) == wordsPerSentence:
+			ids = append(ids, '.')
+		case rng.IntN(oddTokens) == 0 && n-at > 2:
+			ids = append(ids, ' ', 'a')
+		default:
+			ids = append(ids, word+1)
+		}
+	}
+	return ids
+}
+
+func hashTokens(ids []Token) uint64 {
+	b := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint32(b, id)
+	}
+	return xxhash.Sum64(b)
+}

@@ -1,0 +1,101 @@
+package simengine
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// apiError is an answer other than 200.
+type apiError struct {
+	status  int
+	message string
+	param   string
+}
+
+// Error implements error.
+func (e *apiError) Error() string { return e.message }
+
+func badRequest(message, param string) *apiError {
+	return &apiError{http.StatusBadRequest, message, param}
+}
+
+// typeName is the name that the Python servers give to a status.
+func (e *apiError) typeName() string {
+	switch e.status {
+	case http.StatusBadRequest:
+		return "BadRequestError"
+	case http.StatusNotFound:
+		return "NotFoundError"
+	case http.StatusInternalServerError:
+		return "InternalServerError"
+	}
+	return strings.ReplaceAll(http.StatusText(e.status), " ", "")
+}
+
+type errorDetail struct {
+	Object  string  `json:"object,omitempty"`
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    int     `json:"code"`
+}
+
+// errorBody is the body of e on a path: nested for vLLM, flat for SGLang and TensorRT-LLM, nested for SGLang's Responses,
+// and Anthropic's own shape on /v1/messages everywhere.
+func errorBody(kind, path string, e *apiError) any {
+	d := errorDetail{Message: e.message, Type: e.typeName(), Code: e.status}
+	if e.param != "" {
+		d.Param = &e.param
+	}
+	switch {
+	case strings.HasPrefix(path, "/v1/messages"):
+		inner := map[string]string{"type": anthropicType(kind, e), "message": e.message}
+		return map[string]any{"type": "error", "error": inner}
+	case kind == KindVLLM || strings.HasPrefix(path, "/v1/responses"):
+		return map[string]any{"error": d}
+	}
+	d.Object = "error"
+	return d
+}
+
+// anthropicType: vLLM puts its own type names into Anthropic's shape.
+func anthropicType(kind string, e *apiError) string {
+	switch {
+	case kind == KindVLLM:
+		return e.typeName()
+	case e.status == http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case e.status == http.StatusNotFound:
+		return "not_found_error"
+	case e.status >= 500:
+		return "api_error"
+	}
+	return "invalid_request_error"
+}
+
+// writeJSON writes v as the Python servers do: no newline at the end, no escapes for HTML.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	b := marshal(nil, v)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(b)
+}
+
+// marshal appends the JSON of v to b.
+func marshal(b []byte, v any) []byte {
+	a := appender{b}
+	enc := json.NewEncoder(&a)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic("simengine: marshal: " + err.Error()) // only our own structs come here
+	}
+	return a.b[:len(a.b)-1]
+}
+
+type appender struct{ b []byte }
+
+func (a *appender) Write(p []byte) (int, error) {
+	a.b = append(a.b, p...)
+	return len(p), nil
+}

@@ -1,0 +1,229 @@
+package simengine
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+type modelCard struct {
+	ID          string  `json:"id"`
+	Object      string  `json:"object"`
+	Created     int64   `json:"created"`
+	OwnedBy     string  `json:"owned_by"`
+	Root        string  `json:"root"`
+	Parent      *string `json:"parent"`
+	MaxModelLen int     `json:"max_model_len,omitempty"`
+}
+
+// models answers GET /v1/models: the model under each of its names, then adapters, which name the model as parent.
+func (e *Engine) models(w http.ResponseWriter, _ *http.Request) {
+	cards := []modelCard{}
+	for _, name := range e.cfg.names() {
+		cards = append(cards, e.card(name, e.cfg.Model, nil))
+		if e.cfg.Kind != KindVLLM {
+			break // one name only
+		}
+	}
+	for _, name := range e.cfg.Adapters {
+		cards = append(cards, e.card(name, name, &e.cfg.Model))
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": cards})
+}
+
+func (e *Engine) card(id, root string, parent *string) modelCard {
+	m := modelCard{ID: id, Object: "model", OwnedBy: e.cfg.Kind, Root: root, Parent: parent}
+	if parent == nil {
+		m.MaxModelLen = e.cfg.MaxContext
+	}
+	return m
+}
+
+// version answers GET /version.
+func (e *Engine) version(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"version": e.cfg.Version})
+}
+
+// openAPI answers GET /openapi.json with as much as a client needs to see which fields there are.
+func (e *Engine) openAPI(w http.ResponseWriter, _ *http.Request) {
+	chat, completion := map[string]any{"messages": map[string]any{}}, map[string]any{"prompt": map[string]any{}}
+	if e.cfg.TokenIDs {
+		field := map[string]string{"type": "boolean"}
+		chat["return_token_ids"], completion["return_token_ids"] = field, field
+		if e.cfg.Kind == KindSGLang {
+			chat["return_prompt_token_ids"] = field
+		}
+	}
+	writeJSON(w, http.StatusOK, map[string]any{
+		"openapi": "3.1.0",
+		"info":    map[string]string{"title": e.cfg.Kind, "version": e.cfg.Version},
+		"paths":   map[string]any{},
+		"components": map[string]any{"schemas": map[string]any{
+			"ChatCompletionRequest": map[string]any{"type": "object", "properties": chat},
+			"CompletionRequest":     map[string]any{"type": "object", "properties": completion},
+		}},
+	})
+}
+
+// serverInfo answers SGLang's GET /server_info.
+func (e *Engine) serverInfo(w http.ResponseWriter, _ *http.Request) {
+	var events any
+	if e.cfg.KVEvents.Endpoint != "" {
+		host, port := splitHostPort(e.events.endpoint())
+		events = map[string]any{
+			"publisher": "zmq", "endpoint_host": host, "endpoint_port_base": port, "topic": e.cfg.KVEvents.Topic,
+			"block_size": e.cfg.BlockTokens, "dp_size": 1,
+		}
+	}
+	writeJSON(w, http.StatusOK, map[string]any{
+		"model_path": e.cfg.Model, "served_model_name": e.cfg.Model, "version": e.cfg.Version,
+		"page_size": e.cfg.BlockTokens, "max_total_num_tokens": e.cfg.CapacityTokens,
+		"max_running_requests": e.cfg.MaxRunning, "context_length": e.cfg.MaxContext,
+		"enable_cache_report": e.cfg.CachedTokens, "enable_metrics": true, "dp_size": 1, "kv_events": events,
+	})
+}
+
+// eventSources answers newer vLLM's GET /kv_event_sources, which names the ports that the system chose.
+func (e *Engine) eventSources(w http.ResponseWriter, _ *http.Request) {
+	sources := []map[string]any{}
+	if e.cfg.KVEvents.Endpoint != "" {
+		var replay any
+		if e.cfg.KVEvents.ReplayEndpoint != "" {
+			replay = e.events.replayEndpoint()
+		}
+		sources = append(sources, map[string]any{
+			"data_parallel_rank": e.cfg.KVEvents.Rank, "endpoint": e.events.endpoint(), "replay_endpoint": replay,
+			"topic": e.cfg.KVEvents.Topic,
+		})
+	}
+	writeJSON(w, http.StatusOK, sources)
+}
+
+// resetCache answers vLLM's POST /reset_prefix_cache and SGLang's POST /flush_cache; it fails while requests run.
+func (e *Engine) resetCache(w http.ResponseWriter, _ *http.Request) {
+	ok := e.sched.clearCache()
+	if e.cfg.Kind == KindVLLM {
+		writeJSON(w, http.StatusOK, map[string]bool{"success": ok})
+		return
+	}
+	if !ok {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+}
+
+// tokenizeRequest has the chat form when messages are there, else the text form; a list of texts is SGLang's.
+type tokenizeRequest struct {
+	chatRequest
+	Prompt             json.RawMessage `json:"prompt"`
+	ReturnTokenStrings bool            `json:"return_token_strs"`
+}
+
+// tokenize answers POST /tokenize.
+func (e *Engine) tokenize(w http.ResponseWriter, _ *http.Request, body []byte) error {
+	var req tokenizeRequest
+	if err := decodeBody(body, &req); err != nil {
+		return err
+	}
+	if len(req.Messages) > 0 {
+		conv, err := req.conversation(e.cfg.Kind)
+		if err != nil {
+			return err
+		}
+		e.writeTokens(w, e.promptOf(conv), req.ReturnTokenStrings)
+		return nil
+	}
+	var texts []string
+	if e.cfg.Kind == KindSGLang && json.Unmarshal(req.Prompt, &texts) == nil {
+		e.writeTokenLists(w, texts)
+		return nil
+	}
+	var text string
+	if json.Unmarshal(req.Prompt, &text) != nil {
+		return badRequest("prompt must be text", "prompt")
+	}
+	e.writeTokens(w, e.tok.encode([]Token{}, text), req.ReturnTokenStrings)
+	return nil
+}
+
+func (e *Engine) writeTokens(w http.ResponseWriter, ids []Token, strs bool) {
+	out := map[string]any{"count": len(ids), "max_model_len": e.cfg.MaxContext, "tokens": ids}
+	if e.cfg.Kind == KindVLLM {
+		out["token_strs"] = nil
+		if strs {
+			out["token_strs"] = e.tokenStrings(ids)
+		}
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+func (e *Engine) tokenStrings(ids []Token) []string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, e.tok.text(id))
+	}
+	return out
+}
+
+func (e *Engine) writeTokenLists(w http.ResponseWriter, texts []string) {
+	lists, counts := [][]Token{}, []int{}
+	for _, t := range texts {
+		ids := e.tok.encode([]Token{}, t)
+		lists, counts = append(lists, ids), append(counts, len(ids))
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"count": counts, "max_model_len": e.cfg.MaxContext, "tokens": lists})
+}
+
+// detokenize answers POST /detokenize.
+func (e *Engine) detokenize(w http.ResponseWriter, _ *http.Request, body []byte) error {
+	var req struct {
+		Tokens []Token `json:"tokens"`
+	}
+	if err := decodeBody(body, &req); err != nil {
+		return err
+	}
+	field := "prompt"
+	if e.cfg.Kind == KindSGLang {
+		field = "text"
+	}
+	writeJSON(w, http.StatusOK, map[string]string{field: e.tok.decode(req.Tokens)})
+	return nil
+}
+
+// renderChat answers vLLM's POST /v1/chat/completions/render: the token ids that the chat route would compute.
+func (e *Engine) renderChat(w http.ResponseWriter, _ *http.Request, body []byte) error {
+	var req chatRequest
+	if err := decodeBody(body, &req); err != nil {
+		return err
+	}
+	conv, err := req.conversation(e.cfg.Kind)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, map[string]any{
+		"request_id": "chatcmpl-" + e.newID(), "token_ids": e.promptOf(conv), "features": nil, "model": req.Model,
+		"stream": req.Stream, "cache_salt": req.CacheSalt,
+	})
+	return nil
+}
+
+// simStats answers GET /sim/stats.
+func (e *Engine) simStats(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, e.Stats())
+}
+
+// simFaults answers POST /sim/faults, which replaces all faults.
+func (e *Engine) simFaults(w http.ResponseWriter, r *http.Request) {
+	var f Faults
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&f)
+	if err == nil {
+		err = f.validate()
+	}
+	if err != nil {
+		writeJSON(w, http.StatusBadRequest, map[string]string{"error": strings.ReplaceAll(err.Error(), "\n", "; ")})
+		return
+	}
+	e.SetFaults(f)
+	writeJSON(w, http.StatusOK, f)
+}

@@ -1,0 +1,165 @@
+package simengine
+
+import (
+	"crypto/subtle"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// routes are those of the kind; anything else is FastAPI's 404.
+func (e *Engine) routes() *http.ServeMux {
+	m := http.NewServeMux()
+	m.HandleFunc("POST /v1/chat/completions", e.generating(e.chat))
+	m.HandleFunc("POST /v1/completions", e.generating(e.completions))
+	m.HandleFunc("POST /v1/responses", e.generating(e.responses))
+	m.HandleFunc("GET /v1/models", e.models)
+	m.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	m.HandleFunc("GET /sim/stats", e.simStats)
+	m.HandleFunc("POST /sim/faults", e.simFaults)
+	m.HandleFunc("/", notFound)
+	switch e.cfg.Kind {
+	case KindVLLM:
+		e.vllmRoutes(m)
+	case KindSGLang:
+		e.sglangRoutes(m)
+	case KindTRTLLM:
+		e.trtllmRoutes(m)
+	}
+	return m
+}
+
+func (e *Engine) vllmRoutes(m *http.ServeMux) {
+	m.HandleFunc("POST /v1/messages", e.generating(e.messages))
+	m.HandleFunc("POST /v1/messages/count_tokens", e.body(e.countTokens))
+	m.HandleFunc("POST /v1/chat/completions/render", e.body(e.renderChat))
+	m.HandleFunc("POST /tokenize", e.body(e.tokenize))
+	m.HandleFunc("POST /detokenize", e.body(e.detokenize))
+	m.HandleFunc("GET /metrics", e.vllmMetrics)
+	m.HandleFunc("GET /version", e.version)
+	m.HandleFunc("GET /openapi.json", e.openAPI)
+	m.HandleFunc("GET /kv_event_sources", e.eventSources)
+	m.HandleFunc("POST /reset_prefix_cache", e.resetCache)
+}
+
+func (e *Engine) sglangRoutes(m *http.ServeMux) {
+	m.HandleFunc("POST /v1/messages", e.generating(e.messages))
+	m.HandleFunc("POST /v1/messages/count_tokens", e.body(e.countTokens))
+	for _, prefix := range []string{"", "/v1"} {
+		m.HandleFunc("POST "+prefix+"/tokenize", e.body(e.tokenize))
+		m.HandleFunc("POST "+prefix+"/detokenize", e.body(e.detokenize))
+	}
+	m.HandleFunc("GET /metrics", e.sglangMetrics)
+	m.HandleFunc("GET /server_info", e.serverInfo)
+	m.HandleFunc("GET /get_server_info", e.serverInfo)
+	m.HandleFunc("GET /openapi.json", e.openAPI)
+	m.HandleFunc("POST /flush_cache", e.resetCache)
+}
+
+func (e *Engine) trtllmRoutes(m *http.ServeMux) {
+	m.HandleFunc("GET /prometheus/metrics", e.trtllmMetrics)
+	m.HandleFunc("GET /version", e.version)
+	m.HandleFunc("POST /kv_cache_events", e.drainEvents)
+}
+
+// serveHTTP applies the faults that hit every route and the API key, then routes.
+func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/sim/") {
+		e.mux.ServeHTTP(w, r)
+		return
+	}
+	f, _ := e.currentFaults()
+	switch {
+	case f.Refuse:
+		e.countFault()
+		reset(w)
+	case f.Hang:
+		e.countFault()
+		io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes)) // or the end of the connection is not seen
+		<-r.Context().Done()
+	case f.Unavailable:
+		e.countFault()
+		e.fail(w, r, &apiError{http.StatusServiceUnavailable, "engine is not available", ""})
+	case !e.authorized(r):
+		writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
+	default:
+		e.mux.ServeHTTP(w, r)
+	}
+}
+
+// authorized: vLLM guards only its API routes, SGLang all but health and metrics.
+func (e *Engine) authorized(r *http.Request) bool {
+	if e.cfg.APIKey == "" {
+		return true
+	}
+	path := r.URL.Path
+	guarded := strings.HasPrefix(path, "/v1/")
+	if e.cfg.Kind == KindSGLang {
+		guarded = !strings.HasPrefix(path, "/health") && !strings.HasPrefix(path, "/metrics")
+	}
+	want, got := "Bearer "+e.cfg.APIKey, r.Header.Get("Authorization")
+	return !guarded || subtle.ConstantTimeCompare([]byte(want), []byte(got)) == 1
+}
+
+// bodyHandler answers one request whose body was read; an *apiError becomes an error body of the kind.
+type bodyHandler func(w http.ResponseWriter, r *http.Request, body []byte) error
+
+// body reads the whole body before h runs, as FastAPI does; only then does net/http notice that a client goes away.
+func (e *Engine) body(h bodyHandler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes))
+		if err == nil {
+			err = h(w, r, body)
+		} else if _, large := errors.AsType[*http.MaxBytesError](err); large {
+			err = &apiError{http.StatusRequestEntityTooLarge, "body is too large", ""}
+		}
+		if err != nil {
+			e.fail(w, r, err)
+		}
+	}
+}
+
+// generating adds the faults that hit requests for generation.
+func (e *Engine) generating(h bodyHandler) http.HandlerFunc {
+	return e.body(func(w http.ResponseWriter, r *http.Request, body []byte) error {
+		f, failed := e.currentFaults()
+		switch {
+		case f.TooMany:
+			e.countFault()
+			return &apiError{http.StatusTooManyRequests, "too many requests", ""}
+		case failed:
+			e.countFault()
+			status := f.ErrorStatus
+			if status == 0 {
+				status = http.StatusInternalServerError
+			}
+			return &apiError{status, "injected failure", ""}
+		}
+		return h(w, r, body)
+	})
+}
+
+// fail writes err, unless the client has gone or the answer has begun.
+func (e *Engine) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if apiErr, ok := errors.AsType[*apiError](err); ok {
+		writeJSON(w, apiErr.status, errorBody(e.cfg.Kind, r.URL.Path, apiErr))
+	}
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
+}
+
+// reset ends the connection without an answer, by a TCP reset where there is TCP.
+func reset(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler) // HTTP/2: net/http resets the stream
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0)
+	}
+	conn.Close()
+}

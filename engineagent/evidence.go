@@ -1,0 +1,98 @@
+package engineagent
+
+import "time"
+
+// evidence compares the overlap that was predicted with what the engine says it had cached, and holds the mirror's
+// capacity to what turned out true.
+type evidence struct {
+	scale     float64   // share of the engine's KV capacity that the mirror may use. Invariant: minScale <= scale <= 1
+	corrected time.Time // when scale was last lowered
+	meanError float64   // predicted less reported, as a share of the prompt; running mean over 50 prompts
+	source    evidenceSource
+	window    counterWindow
+}
+
+type evidenceSource uint8
+
+const (
+	evidenceNone     evidenceSource = iota // the engine tells nothing: unverified
+	evidenceCounters                       // sums from its metrics
+	evidenceUsage                          // each answer's usage
+)
+
+// String returns the source as metrics show it.
+func (s evidenceSource) String() string {
+	switch s {
+	case evidenceCounters:
+		return "counters"
+	case evidenceUsage:
+		return "usage"
+	case evidenceNone:
+	}
+	return "none"
+}
+
+const (
+	// shrinkBy and growBy: a belief in too much cache sends prompts to the wrong engine, a belief in too little only
+	// misses some; so one refuted prediction weighs as much as fifty that came true.
+	shrinkBy = 0.9
+	growBy   = 0.002
+	// minScale is low enough for a mirror that is wrong altogether to stop attracting, and high enough to notice when
+	// it is right again.
+	minScale = 0.05
+)
+
+// prediction is what was believed about one prompt, or about all prompts of a window.
+type prediction struct {
+	made            time.Time
+	overlap, prompt int // tokens
+	slack           int // tokens by which blocks and averages may be off
+}
+
+// judge corrects the scale by what the engine reports. A prediction made before the last correction is no evidence
+// against it: a burst of prompts that share one wrong belief is one mistake.
+func (e *evidence) judge(p prediction, cached int, now time.Time) {
+	if p.prompt > 0 {
+		e.meanError += (float64(p.overlap-cached)/float64(p.prompt) - e.meanError) / 50
+	}
+	if p.overlap-cached > max(p.slack, p.overlap/5) {
+		if !p.made.Before(e.corrected) {
+			e.scale = max(e.scale*shrinkBy, minScale)
+			e.corrected = now
+		}
+		return
+	}
+	if p.overlap > 0 {
+		e.scale = min(e.scale+growBy, 1)
+	}
+}
+
+// counterPeriod is how long counters are gathered before they are judged: long enough for several prompts, so that the
+// one at the edge of the window matters little.
+const counterPeriod = 10 * time.Second
+
+// counterWindow sums predictions between two readings of an engine whose answers carry no evidence.
+type counterWindow struct {
+	since     time.Time // zero when not begun
+	hits      float64   // the engine's counter then
+	predicted int       // overlap of the prompts that got their first content since
+	prompt    int       // their length
+	foreign   bool      // other clients' prompts were counted too
+}
+
+func (w *counterWindow) add(overlap, prompt int) {
+	w.predicted += overlap
+	w.prompt += prompt
+}
+
+// close returns the window's prediction and the tokens that were cached, once it is long enough and only our own.
+func (w *counterWindow) close(hits float64, now time.Time) (p prediction, cached int, ok bool) {
+	if !w.since.IsZero() && now.Sub(w.since) < counterPeriod {
+		return prediction{}, 0, false
+	}
+	p = prediction{made: w.since, overlap: w.predicted, prompt: w.prompt, slack: max(1024, w.prompt/10)}
+	ok = !w.since.IsZero() && !w.foreign && w.prompt > 0 && hits >= w.hits
+	cached = clampInt(hits-w.hits, 1<<40)
+	*w = counterWindow{since: now, hits: hits}
+	return p, cached, ok
+}

@@ -1,0 +1,97 @@
+package engineagent
+
+// answer is what became of one question to the engine, or of one connection for a request.
+type answer uint8
+
+const (
+	answerGood    answer = iota
+	answerFailed         // too late, or an error that says nothing about the process
+	answerGone           // connection reset, or 503: it is not serving, but may be the same process
+	answerRefused        // nobody listens: the process is gone
+)
+
+// maxFailed is how many polls in a row may fail before a silent engine is down. One or two are lost to a collection
+// of garbage or to a burst that fills the engine's event loop; each further one sends requests to an engine that hangs.
+const maxFailed = 3
+
+// life follows an engine through its lives: whether it is up, and whether it is still the process it was.
+type life struct {
+	up    bool
+	begun bool // it has been up once
+	died  bool // it refused a connection since it was last up
+	doubt bool // it was away and came back, and may have restarted
+
+	failed   int                // polls in a row
+	started  float64            // start time of its process; 0 when it does not say
+	counters map[string]float64 // at the last reading
+}
+
+// hear takes one answer. streaming says that requests are receiving content now: then silence means a busy engine, not
+// a dead one. It returns whether a new life of the cache has begun.
+func (l *life) hear(a answer, streaming bool) (restarted bool) {
+	switch a {
+	case answerGood:
+		return l.answered()
+	case answerFailed:
+		l.failed++
+		if l.failed >= maxFailed && !streaming {
+			l.up = false
+		}
+	case answerGone:
+		l.up = false
+	case answerRefused:
+		l.up, l.died = false, true
+	}
+	return false
+}
+
+// answered brings the engine up. After a refused connection it must be another process; after anything else that is
+// left to the next reading, since a cache that is forgotten without need costs every prompt in it.
+func (l *life) answered() (restarted bool) {
+	l.failed = 0
+	if l.up {
+		return false
+	}
+	l.up = true
+	if !l.begun {
+		l.begun, l.died = true, false
+		return false
+	}
+	if l.died {
+		l.begin()
+		return true
+	}
+	l.doubt = true
+	return false
+}
+
+// read takes a reading and returns whether it shows another process than the last one did.
+func (l *life) read(r *reading) (restarted bool) {
+	known := l.started > 0 && r.started > 0
+	changed := known && l.started != r.started
+	restarted = changed || l.regressed(r) || (l.doubt && !known)
+	l.doubt = false
+	l.started, l.counters = r.started, r.counters
+	return restarted
+}
+
+// unread says that no reading can be had. An engine in doubt that shows no identity counts as restarted.
+func (l *life) unread() (restarted bool) {
+	if !l.doubt {
+		return false
+	}
+	l.begin()
+	return true
+}
+
+// begin forgets what identified the last process.
+func (l *life) begin() { l.died, l.doubt, l.started, l.counters = false, false, 0, nil }
+
+func (l *life) regressed(r *reading) bool {
+	for name, was := range l.counters {
+		if is, ok := r.counters[name]; ok && is < was {
+			return true
+		}
+	}
+	return false
+}

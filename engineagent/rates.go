@@ -1,0 +1,89 @@
+package engineagent
+
+import (
+	"math"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// ratio is a running mean of a quotient: both sums fade with each sample, so that a large sample weighs more than a
+// small one and none weighs for ever.
+type ratio struct {
+	num, den float64
+	keep     float64 // share of the past that a sample leaves; 1/(1-keep) samples are remembered
+}
+
+func (r *ratio) add(num, den float64) { r.num, r.den = r.num*r.keep+num, r.den*r.keep+den }
+
+// within returns the quotient, held between low and high.
+func (r *ratio) within(low, high float64) float64 { return min(max(r.num/r.den, low), high) }
+
+// speeds are what answers teach about an engine's pace.
+type speeds struct {
+	prefill ratio // new tokens ÷ seconds from becoming head of the queue to the first content
+	bytes   ratio // canonical bytes ÷ prompt tokens
+}
+
+// newSpeeds starts from the defaults, which weigh as much as one second of prefill and one prompt of 1,000 tokens.
+// Twenty prefills are remembered, because speed changes with what else runs; a hundred prompts for the size of a token,
+// which changes with the language of the traffic.
+func newSpeeds() speeds {
+	return speeds{
+		prefill: ratio{num: engine.DefaultPrefillRate, den: 1, keep: 0.95},
+		bytes:   ratio{num: 1000 * engine.DefaultBytesPerToken, den: 1000, keep: 0.99},
+	}
+}
+
+// prefillRate is in tokens/s. The bounds are a small model on a laptop and a hundred times the fastest engine known;
+// a load outside what wire forms accept would make the engine unknown to its peers.
+func (s *speeds) prefillRate() float64 { return s.prefill.within(10, 1e7) }
+
+// bytesPerToken is bounded by a tokenizer of less than bytes (tags that are not counted as content) and one of words.
+func (s *speeds) bytesPerToken() float64 { return s.bytes.within(0.5, 64) }
+
+// minPrefillSample is the least new tokens that say something about speed: below it the step of the running requests,
+// not the prompt, sets the time to the first content.
+const minPrefillSample = 512
+
+// learnPrefill takes the time of one prompt that had the engine's prefill to itself.
+func (s *speeds) learnPrefill(newTokens int, took time.Duration) {
+	if newTokens >= minPrefillSample && took > 0 {
+		s.prefill.add(float64(newTokens), took.Seconds())
+	}
+}
+
+func (s *speeds) learnSize(bytes int64, tokens int) {
+	if bytes > 0 && tokens > 0 {
+		s.bytes.add(float64(bytes), float64(tokens))
+	}
+}
+
+// meterWindow is how far back accepts and business are remembered: long enough for a rate of one request in a few
+// seconds, short enough to follow a changing load.
+const meterWindow = 30 * time.Second
+
+// meters are exponential means over meterWindow.
+type meters struct {
+	at     time.Time
+	accept float64 // accepted requests a second
+	busy   float64 // share of time with prefill work; Invariant: 0 <= busy <= 1
+}
+
+// advance brings the means to now. busy says whether there was prefill work since the last call.
+func (m *meters) advance(busy bool, now time.Time) {
+	dt := now.Sub(m.at)
+	if dt <= 0 {
+		return
+	}
+	keep := math.Exp(-dt.Seconds() / meterWindow.Seconds())
+	m.at = now
+	m.accept *= keep
+	m.busy *= keep
+	if busy {
+		m.busy += 1 - keep
+	}
+}
+
+// accepted counts one request at the time of the last advance.
+func (m *meters) accepted() { m.accept += 1 / meterWindow.Seconds() }

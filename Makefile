@@ -9,6 +9,7 @@ GO_VERSION := $(shell sed -n 's/^go //p' go.mod)
 GOLANGCI_LINT := go tool -modfile=internal/tools/go.mod golangci-lint
 PKG ?= ./...
 FUZZTIME ?= 10s
+FUZZDIR ?= .
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1  ## \2/p' $(MAKEFILE_LIST) | awk -F '  ## ' '{ printf "%-8s  ## %s\n", $$1, $$2 }'
@@ -34,9 +35,9 @@ demo: build ## a mesh of four agents with simulated engines against round robin,
 bench: need-go ## every benchmark (PKG=./cachestate/... for one part)
 	go test -run '^$$' -bench . -benchmem $(PKG)
 
-fuzz: need-go ## every Fuzz target for FUZZTIME (10s)
-	@grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' --exclude-dir=sdk . \
-	  | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | sort -u \
+fuzz: need-go ## every Fuzz target for FUZZTIME (10s), below FUZZDIR (.)
+	@grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' --exclude-dir=sdk $(FUZZDIR) \
+	  | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | sort -u | sed 's|^[^./]|./&|' \
 	  | while read -r dir name; do \
 	      echo "$$dir $$name"; \
 	      go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \

@@ -11,7 +11,11 @@ import (
 // This file is a small discrete-event model of engines, enough to say what a workload can gain: FIFO prefill, one prompt
 // at a time, an LRU cache of 16-token blocks usable after their prefill, decoding at 21 ms a token that disturbs nobody.
 
-const modelBlockBytes = 16 * BytesPerToken
+const (
+	modelBytesPerToken = 3.35 // what the tokenizer of internal/simengine makes of this package's text
+	modelBlockTokens   = 16
+	modelBlockBytes    = 54 // modelBlockTokens × modelBytesPerToken, rounded
+)
 
 type blockHash uint64
 
@@ -23,7 +27,7 @@ type modelCache struct {
 }
 
 func newModelCache(tokens int) *modelCache {
-	return &modelCache{capacity: tokens * BytesPerToken / modelBlockBytes, order: list.New(), at: map[blockHash]*list.Element{}}
+	return &modelCache{capacity: tokens / modelBlockTokens, order: list.New(), at: map[blockHash]*list.Element{}}
 }
 
 func (c *modelCache) overlap(chain []blockHash) int {
@@ -142,14 +146,14 @@ func (m *model) chainOf(j *modelJob) ([]blockHash, int) {
 		h.Write(text[i : i+modelBlockBytes])
 		chain = append(chain, blockHash(h.Sum64()))
 	}
-	return chain, len(text) / BytesPerToken
+	return chain, int(float64(len(text)) / modelBytesPerToken)
 }
 
 func (m *model) prefill(e *modelEngine) {
 	j := e.queue[0]
 	e.queue = e.queue[1:]
 	e.busy = true
-	cached := min(e.cache.overlap(j.chain)*modelBlockBytes/BytesPerToken, j.tokens-1)
+	cached := min(e.cache.overlap(j.chain)*modelBlockTokens, j.tokens-1)
 	m.tokens += j.tokens
 	m.cached += cached
 	fresh := float64(j.tokens - cached)
@@ -190,7 +194,7 @@ func inTurn(m *model, _ *modelJob) *modelEngine {
 // byOverlap is queued + 3 × new, and 800 tokens (50 ms) for each request in flight.
 func byOverlap(m *model, j *modelJob) *modelEngine {
 	fresh := func(e *modelEngine, j *modelJob) int {
-		return j.tokens - e.cache.overlap(j.chain)*modelBlockBytes/BytesPerToken
+		return j.tokens - e.cache.overlap(j.chain)*modelBlockTokens
 	}
 	score := func(e *modelEngine) int {
 		queued := 0

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/node"
+	"github.com/kvmesh/kvmesh/mesh"
+)
+
+type agentCmd struct {
+	Config kong.ConfigFlag `help:"YAML file with any of these flags as keys. Flags win over the environment, the environment over the file." placeholder:"FILE"`
+
+	MeshID string   `help:"Name of the mesh; agents of another mesh are refused." default:"kvmesh" placeholder:"ID"`
+	Name   string   `help:"Name of this agent, unique in the mesh; by default the host name." placeholder:"NAME"`
+	Certs  string   `help:"Folder with ca.pem, NAME.pem, NAME-key.pem and gossip.key, as kvmesh cert makes them. Without it the agent stays alone on loopback." placeholder:"DIR"`
+	Join   []string `help:"QUIC addresses of agents to join, HOST:PORT. A name may stand for many, and for this agent too." placeholder:"ADDR"`
+	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, key-file=FILE." placeholder:"ENGINE"`
+
+	HTTP            string `name:"http" help:"Address that takes requests." default:":7080" placeholder:"ADDR"`
+	QUICBind        string `name:"quic-bind" help:"Address for agents' connections (UDP)." default:":7081" placeholder:"ADDR"`
+	QUICAdvertise   string `name:"quic-advertise" help:"Address that other agents reach quic-bind at, when it is another." placeholder:"ADDR"`
+	GossipBind      string `help:"Address for membership packets (UDP)." default:":7082" placeholder:"ADDR"`
+	GossipAdvertise string `help:"Address that other agents reach gossip-bind at, when it is another." placeholder:"ADDR"`
+	Debug           string `help:"Address of the debug server; empty for none." default:"127.0.0.1:7083" placeholder:"ADDR"`
+	DebugTokenFile  string `help:"File with the token that the debug server asks for; needed when it is not on loopback." placeholder:"FILE"`
+
+	MaxBody      int           `help:"Most bytes of one request's body." default:"67108864"`
+	BodyBudget   int64         `help:"Most bytes of all request bodies held at once." default:"536870912"`
+	QueueLimit   int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
+	QueueTimeout time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
+	Timeout      time.Duration `help:"Longest duration of a request." default:"30m"`
+	DrainTimeout time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
+	Explain      bool          `help:"Send x-kvmesh-engine, -overlap and -reason with answers." default:"true" negatable:""`
+
+	LogLevel  slog.Level `help:"debug, info, warn or error." default:"info"`
+	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
+}
+
+// Run runs an agent until the process is told to stop.
+func (c *agentCmd) Run(ctx context.Context) error {
+	config, err := c.node()
+	if err == nil {
+		err = config.Validate()
+	}
+	if err != nil {
+		return badConfig(err)
+	}
+	n, err := node.New(config)
+	if err != nil {
+		return err
+	}
+	return n.Run(ctx)
+}
+
+// node turns the flags into a node's configuration. Errors name the flag.
+func (c *agentCmd) node() (node.Config, error) {
+	n := node.DefaultConfig()
+	var errs []error
+	if c.Name == "" {
+		c.Name, _ = os.Hostname()
+	}
+	n.Logger = c.logger()
+	n.HTTP, n.Debug, n.DrainTimeout = c.HTTP, c.Debug, c.DrainTimeout
+	n.Forward.MaxBody, n.Forward.BodyBudget = c.MaxBody, c.BodyBudget
+	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
+	n.Forward.Timeout, n.Forward.Explain = c.Timeout, c.Explain
+	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Join = c.MeshID, c.Name, c.Join
+	n.Mesh.QUICBind, n.Mesh.QUICAdvertise = c.QUICBind, c.QUICAdvertise
+	n.Mesh.GossipBind, n.Mesh.GossipAdvertise = c.GossipBind, c.GossipAdvertise
+	if mesh.LoopbackOnly(c.QUICBind, c.GossipBind) {
+		n.Mesh.Timings = mesh.LocalConfig().Timings
+	}
+	errs = append(errs, c.identity(&n.Mesh))
+	if c.DebugTokenFile != "" {
+		token, err := secret(c.DebugTokenFile)
+		errs = append(errs, wrap("debug-token-file", err))
+		n.DebugToken = token
+	}
+	for i, spec := range c.Engine {
+		e, err := parseEngine(spec, i)
+		errs = append(errs, wrap("engine", err))
+		n.Engines = append(n.Engines, e)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return n, errors.Join(err, n.Validate())
+	}
+	return n, nil
+}
+
+// identity loads the agent's certificate and the gossip keys, or makes some that no other process can know.
+func (c *agentCmd) identity(m *mesh.Config) error {
+	if c.Certs == "" {
+		if !mesh.LoopbackOnly(c.QUICBind, c.GossipBind) {
+			return errors.New("certs is missing: without certificates quic-bind and gossip-bind must be on loopback (127.0.0.1:PORT); kvmesh cert makes them")
+		}
+		slog.New(slog.NewTextHandler(os.Stderr, nil)).Warn("no certs given: this agent runs with a certificate authority of its own, and no other process can join it", "agent", c.Name)
+		ca, err := mesh.EphemeralAuthority(c.MeshID)
+		if err != nil {
+			return wrap("mesh-id", err)
+		}
+		m.Identity, err = ca.Issue(c.Name, 365*24*time.Hour)
+		m.GossipKeys = [][]byte{mesh.NewGossipKey()}
+		return wrap("name", err)
+	}
+	var err, keyErr error
+	m.Identity, err = mesh.LoadIdentity(c.Certs, c.Name)
+	m.GossipKeys, keyErr = mesh.LoadGossipKeys(filepath.Join(c.Certs, mesh.GossipKeyFile))
+	return wrap("certs", errors.Join(err, keyErr))
+}
+
+func (c *agentCmd) logger() *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+// parseEngine reads "[NAME=]URL [OPTION=VALUE ...]". The name of the i-th engine is engine0, engine1, … by default.
+func parseEngine(spec string, i int) (node.EngineConfig, error) {
+	e := node.EngineConfig{Name: fmt.Sprintf("engine%d", i)}
+	fields := strings.Fields(spec)
+	if len(fields) == 0 {
+		return e, errors.New("is empty; it must be [NAME=]URL")
+	}
+	address := fields[0]
+	if name, rest, ok := strings.Cut(address, "="); ok && !strings.ContainsAny(name, ":/") {
+		e.Name, address = name, rest
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return e, fmt.Errorf("%q: %w", spec, err)
+	}
+	e.URL = u
+	for _, option := range fields[1:] {
+		if err := setEngineOption(&e, option); err != nil {
+			return e, fmt.Errorf("%q: %w", spec, err)
+		}
+	}
+	return e, nil
+}
+
+func setEngineOption(e *node.EngineConfig, option string) error {
+	key, value, _ := strings.Cut(option, "=")
+	var err error
+	switch key {
+	case "kind":
+		e.Kind = engine.Kind(value)
+		switch e.Kind {
+		case engine.KindVLLM, engine.KindSGLang, engine.KindTRTLLM, engine.KindOther:
+		default:
+			err = fmt.Errorf("%q is none of vllm, sglang, trtllm, other", value)
+		}
+	case "capacity-tokens":
+		e.CapacityTokens, err = strconv.ParseInt(value, 10, 64)
+	case "max-running":
+		e.MaxRunning, err = strconv.Atoi(value)
+	case "key-file":
+		e.APIKey, err = secret(value)
+	default:
+		return fmt.Errorf("unknown option %q", key)
+	}
+	return wrap(key, err)
+}
+
+func secret(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	s := strings.TrimSpace(string(b))
+	if s == "" {
+		return "", fmt.Errorf("%s is empty", file)
+	}
+	return s, nil
+}
+
+func wrap(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+var fieldName = regexp.MustCompile(`(?m)^([A-Z][A-Za-z]+)\b`)
+
+// badConfig prints every violation on a line of its own, by the name of its flag: a flag and its field share a name.
+func badConfig(err error) error {
+	text := fieldName.ReplaceAllStringFunc(err.Error(), kebab)
+	return errors.New("bad configuration:\n  " + strings.ReplaceAll(text, "\n", "\n  "))
+}
+
+var wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
+
+func kebab(field string) string {
+	if field == "Identity" {
+		return "certs"
+	}
+	return strings.ToLower(wordStart.ReplaceAllString(field, "$1$3-$2$4"))
+}

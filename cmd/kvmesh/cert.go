@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kvmesh/kvmesh/mesh"
+)
+
+type certCmd struct {
+	Dir      string        `help:"Folder for the files. The authority and the gossip key are made when they are missing." default:"certs" placeholder:"DIR"`
+	MeshID   string        `help:"Name of the mesh." default:"kvmesh" placeholder:"ID"`
+	Validity time.Duration `help:"How long the agents' certificates are valid." default:"8760h"`
+	Agents   []string      `arg:"" name:"agent" help:"Names of the agents to make certificates for." optional:""`
+}
+
+// caValidity is how long a certificate authority lasts: replacing it means a new certificate for every agent.
+const caValidity = 10 * 365 * 24 * time.Hour
+
+// Run makes what is missing, and certificates for the named agents.
+func (c *certCmd) Run() error {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return err
+	}
+	ca, err := c.authority()
+	if err != nil {
+		return err
+	}
+	if err := c.gossipKey(); err != nil {
+		return err
+	}
+	for _, name := range c.Agents {
+		id, err := ca.Issue(name, c.Validity)
+		if err != nil {
+			return err
+		}
+		if err := id.Write(c.Dir); err != nil {
+			return err
+		}
+		fmt.Printf("agent %s: %s.pem and %s-key.pem, valid until %s\n", name, name, name, id.Expires().Format(time.DateOnly))
+	}
+	fmt.Printf("Give each agent %s, %s, and its own two files; keep %s where you make certificates.\n",
+		mesh.CAFile, mesh.GossipKeyFile, mesh.CAKeyFile)
+	return nil
+}
+
+func (c *certCmd) authority() (*mesh.Authority, error) {
+	if exists(filepath.Join(c.Dir, mesh.CAFile)) {
+		ca, err := mesh.LoadAuthority(c.Dir)
+		if err == nil && ca.Mesh() != c.MeshID {
+			err = fmt.Errorf("%s in %s is for the mesh %q, not for %q", mesh.CAFile, c.Dir, ca.Mesh(), c.MeshID)
+		}
+		return ca, err
+	}
+	ca, err := mesh.NewAuthority(c.MeshID, caValidity)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Printf("certificate authority of mesh %s: %s and %s\n", c.MeshID, mesh.CAFile, mesh.CAKeyFile)
+	return ca, ca.Write(c.Dir)
+}
+
+func (c *certCmd) gossipKey() error {
+	file := filepath.Join(c.Dir, mesh.GossipKeyFile)
+	if exists(file) {
+		return nil
+	}
+	fmt.Printf("gossip key: %s\n", mesh.GossipKeyFile)
+	return mesh.WriteGossipKeys(file, mesh.NewGossipKey())
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,41 @@
+// Command kvmesh routes LLM requests to the engine that holds most of their prompt in its KV cache, without a central
+// router: one agent beside each engine, any agent takes any request. Each subcommand has a file of its own.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is the whole command line. Every flag can also be given in the environment, as KVMESH_ and its name in capitals
+// with underscores.
+type cli struct {
+	Agent     agentCmd     `cmd:"" help:"Run an agent beside one or more engines."`
+	Status    statusCmd    `cmd:"" help:"Print the mesh as an agent sees it."`
+	Cert      certCmd      `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
+	Demo      demoCmd      `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
+	Simengine simengineCmd `cmd:"" help:"Run a simulated engine: the stand-in for vLLM, SGLang or TensorRT-LLM."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var c cli
+	k := kong.Parse(&c,
+		kong.Name("kvmesh"),
+		kong.Description("Routes LLM requests to the engine that already holds their prompt in its KV cache."),
+		kong.DefaultEnvars("KVMESH"),
+		kong.Configuration(loadYAML),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err := k.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "kvmesh:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/node"
+)
+
+type statusCmd struct {
+	Addr      string `arg:"" help:"Address of the agent's debug server." default:"127.0.0.1:7083"`
+	TokenFile string `help:"File with the debug server's token, when it has one." placeholder:"FILE"`
+	JSON      bool   `name:"json" help:"Print what the agent answers instead of tables."`
+}
+
+// Run asks an agent how it sees the mesh and prints that.
+func (c *statusCmd) Run(ctx context.Context) error {
+	body, err := c.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err := os.Stdout.Write(body)
+		return err
+	}
+	var s node.Status
+	if err := json.Unmarshal(body, &s); err != nil {
+		return fmt.Errorf("%s is no debug server of an agent: %w", c.Addr, err)
+	}
+	printStatus(os.Stdout, &s)
+	return nil
+}
+
+func (c *statusCmd) fetch(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Addr+"/debug/mesh.json", nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.TokenFile != "" {
+		token, err := secret(c.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no agent answers at %s: %w", c.Addr, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %s: %s", c.Addr, resp.Status, strings.TrimSpace(string(body)))
+	}
+	return body, err
+}
+
+func printStatus(out io.Writer, s *node.Status) {
+	ready := "not ready"
+	if s.Ready {
+		ready = "ready"
+	}
+	fmt.Fprintf(out, "agent %s of mesh %s: %s, up %s, %d requests in flight, %d waiting, %d for peers\n\n",
+		s.Agent, s.Mesh, ready, time.Duration(s.Uptime*float64(time.Second)).Round(time.Second),
+		s.Counters.InFlight, s.Counters.Waiting, s.Counters.PeerStreams)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ENGINE\tSTATE\tKIND\tMODELS\tIN FLIGHT\tQUEUED\tKV\tDIGEST\tFILL\tLOAD AGE")
+	for _, e := range s.Engines {
+		age := "-"
+		if e.LoadAge >= 0 {
+			age = fmt.Sprintf("%.1fs", e.LoadAge)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2fs\t%.0f%%\tv%d\t%.1f%%\t%s\n", e.Engine, e.State, e.Kind,
+			strings.Join(e.Models, ","), e.InFlight, e.QueuedSeconds, 100*e.KVUsage, e.DigestVersion, 100*e.DigestFill, age)
+	}
+	fmt.Fprintln(w, "\nAGENT\tSTATE\tCONNECTED\tQUIC ADDRESS\tROUND TRIP")
+	for _, a := range s.Agents {
+		fmt.Fprintf(w, "%s\t%s\t%t\t%s\t%.2fms\n", a.Name, a.State, a.Connected, a.Address, a.RTTMillis)
+	}
+	w.Flush()
+	if len(s.Refusals) > 0 {
+		fmt.Fprintln(out, "\nrefused:")
+	}
+	for _, r := range s.Refusals {
+		fmt.Fprintf(out, "  %s  %s %s: %s\n", r.Time.Format(time.TimeOnly), r.Peer, r.Addr, r.Reason)
+	}
+	for _, n := range s.Notes {
+		fmt.Fprintf(out, "\nnote: %s\n", n)
+	}
+}

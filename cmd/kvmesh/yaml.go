@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
+)
+
+// yamlFile resolves flags from a config file: its keys are the names of the flags of the subcommand, its values
+// scalars or lists. The command line wins over the environment, the environment over the file.
+type yamlFile struct {
+	values map[string]any
+}
+
+func loadYAML(r io.Reader) (kong.Resolver, error) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read config file: %w", err)
+	}
+	f := &yamlFile{values: map[string]any{}}
+	if err := yaml.Unmarshal(text, &f.values); err != nil {
+		return nil, fmt.Errorf("config file is not valid YAML: %s", strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	return f, nil
+}
+
+// Validate reports every key that is no flag, and every value that is no scalar or list of scalars.
+func (f *yamlFile) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	for _, cmd := range app.Children {
+		for _, flag := range cmd.Flags {
+			known[flag.Name] = cmd.Name == "agent" || known[flag.Name]
+		}
+	}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(f.values)) {
+		if !known[key] || key == "config" {
+			errs = append(errs, fmt.Errorf("config file: unknown key %q", key))
+		} else if !plain(f.values[key]) {
+			errs = append(errs, fmt.Errorf("config file: %s must be a value or a list of values", key))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Resolve returns the value of a flag that neither the command line nor the environment gives.
+func (f *yamlFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	for _, env := range flag.Envs {
+		if _, ok := os.LookupEnv(env); ok {
+			return nil, nil
+		}
+	}
+	return f.values[flag.Name], nil
+}
+
+func plain(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return false
+	case []any:
+		return !slices.ContainsFunc(v, func(e any) bool { _, list := e.([]any); return list || !plain(e) })
+	default:
+		return v != nil
+	}
+}

@@ -1,0 +1,75 @@
+package forward
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// bodyIdle is how long a client may pause while it sends a body.
+const bodyIdle = 30 * time.Second
+
+// firstRead is what is allocated for a body on the client's word alone; the rest follows the bytes that come.
+const firstRead = 1 << 20
+
+// readBody reads a request's body within the limit of one and the budget of all. Release gives the bytes back.
+func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), bad *openai.Error) {
+	claim := r.ContentLength
+	if claim > int64(g.MaxBody) {
+		return nil, func() {}, bodyTooLarge(claim, g.MaxBody)
+	}
+	var held int64
+	release = func() { g.hold(-held) }
+	var buf bytes.Buffer
+	buf.Grow(int(min(max(claim, 512), firstRead)) + bytes.MinRead)
+	src := io.LimitReader(r.Body, int64(g.MaxBody)+1)
+	rc := http.NewResponseController(w)
+	for {
+		_ = rc.SetReadDeadline(time.Now().Add(bodyIdle))
+		n, err := io.CopyN(&buf, src, 256<<10)
+		held += n
+		if g.hold(n) > g.BodyBudget {
+			return nil, release, errBodyBudget
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, release, bodyBroken(err)
+		}
+	}
+	_ = rc.SetReadDeadline(time.Time{})
+	if buf.Len() > g.MaxBody {
+		return nil, release, bodyTooLarge(int64(buf.Len()), g.MaxBody)
+	}
+	return buf.Bytes(), release, nil
+}
+
+func (g *Ingress) hold(n int64) int64 {
+	g.metrics.bodyBytes.Add(float64(n))
+	return g.held.Add(n)
+}
+
+var errBodyBudget = &openai.Error{
+	Status: http.StatusServiceUnavailable, Type: "server_error", Code: "busy", Reason: "body_budget",
+	Message: "this agent holds as many bytes of request bodies as it may; try again later",
+}
+
+func bodyTooLarge(size int64, limit int) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large", Reason: "body_size",
+		Message: fmt.Sprintf("the request's body has %d bytes or more; the limit is %d", size, limit),
+	}
+}
+
+func bodyBroken(err error) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "body_truncated", Reason: "body_truncated",
+		Message: "the request's body ended before its length: " + err.Error(),
+	}
+}

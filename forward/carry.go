@@ -1,0 +1,283 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// maxAttempts bounds the search for an engine. Engines that failed are not tried again; peers that only missed their
+// accept are, with more patience each round.
+const maxAttempts = 8
+
+// carry decides and tries engines until one has answered. The error is nil once the answer is complete.
+func (x *exchange) carry(body []byte) error {
+	c := x.call(body)
+	var last error
+	for round := 1; ; round++ {
+		ranked, err := x.settle()
+		if err != nil {
+			return errors.Join(err, last)
+		}
+		for i := range ranked {
+			final := len(x.event.Attempts) == maxAttempts-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
+			last = x.attempt(&ranked[i], c, body, round, final)
+			if last == nil || !x.again(last) || len(x.event.Attempts) == maxAttempts {
+				return last
+			}
+		}
+	}
+}
+
+// others reports whether an engine other than id is left to try.
+func (x *exchange) others(id engine.ID) bool {
+	return slices.ContainsFunc(x.untried(time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
+}
+
+// untried returns the engines of the model that have not failed this request.
+func (x *exchange) untried(now time.Time) []Candidate {
+	all := x.g.View.Candidates(x.request.Model, now)
+	return slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
+}
+
+// settle decides; while nothing can be chosen because all are full, it waits in the room.
+func (x *exchange) settle() ([]Candidate, error) {
+	if x.place == nil && x.g.room.busy(x.model) {
+		if err := x.enter(); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		changed := x.g.View.Changed()
+		ranked, full := x.decide()
+		if len(ranked) > 0 {
+			return ranked, nil
+		}
+		if !full {
+			return nil, errNoEngine
+		}
+		if x.place == nil {
+			if err := x.enter(); err != nil {
+				return nil, err
+			}
+		}
+		if err := x.place.await(x.ctx, changed); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (x *exchange) enter() error {
+	p, err := x.g.room.enter(x.model)
+	if err != nil {
+		return err
+	}
+	x.place = p
+	return p.await(x.ctx, closedChan)
+}
+
+// closedChan makes await return as soon as it is the request's turn.
+var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// decide looks at the engines of the model and ranks the candidates. Full reports that there are engines, all full.
+func (x *exchange) decide() (ranked []Candidate, full bool) {
+	start := time.Now()
+	all := x.untried(start)
+	for i := range all {
+		c := &all[i]
+		full = full || (c.State != Unreachable && c.Load.Flags&engine.Full != 0)
+	}
+	if x.q.Locality {
+		x.overlaps(all)
+	}
+	short := Shortlist(x.q, all, x.rng)
+	spent := time.Since(start)
+	x.probe(short)
+	start = time.Now()
+	ranked = Rank(x.q, short, x.rng)
+	x.event.Decision += spent + time.Since(start)
+	x.event.Candidates = candidateInfos(x.q, ranked)
+	if len(ranked) > 0 {
+		x.event.Reason = Reason(x.q, ranked)
+	}
+	return ranked, full
+}
+
+// overlapBuffers keeps the per-slot results of overlap walks: one int32 an engine.
+var overlapBuffers = sync.Pool{New: func() any { return new([]int32) }}
+
+func (x *exchange) overlaps(all []Candidate) {
+	buf := overlapBuffers.Get().(*[]int32)
+	defer overlapBuffers.Put(buf)
+	*buf = x.g.Index.Overlap(x.prompt.Keys, nil, (*buf)[:0])
+	for i := range all {
+		slot, ok := x.g.Index.Slot(all[i].ID)
+		if !ok || slot >= len(*buf) || (*buf)[slot] == 0 {
+			continue
+		}
+		all[i].Overlap = float64(x.prompt.Offsets[(*buf)[slot]-1])
+	}
+}
+
+// call is the request as its owner gets it; the engine is filled in by each attempt.
+func (x *exchange) call(body []byte) call {
+	return call{
+		ID: x.event.ID, Method: x.r.Method, Path: x.r.URL.RequestURI(), Header: engineHeader(x.r.Header),
+		Prompt: x.prompt, Stream: x.answer.stream, BodySize: len(body),
+	}
+}
+
+// attempt has one engine serve the request. Last says that no other engine is left to try.
+func (x *exchange) attempt(c *Candidate, k call, body []byte, patience int, last bool) error {
+	agent := c.ID.Agent()
+	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
+	k.Second = len(x.event.Attempts) > 0
+	if c.Probed {
+		k.QueuedAtProbe = c.Load.QueuedSeconds
+	}
+	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens())
+	x.answer.begin(last, x.onAccept(c.ID), x.explain(c))
+	x.g.View.Dispatch(c.ID, c.NewSeconds(x.q))
+	end, err := x.ask(agent, &k, body, patience)
+	if err == nil {
+		err = x.answer.end()
+	}
+	x.note(c.ID, end, err)
+	return err
+}
+
+func (x *exchange) ask(agent string, k *call, body []byte, patience int) (ending, error) {
+	if agent == x.g.Agent {
+		return x.g.Owner.serve(x.ctx, k, func() ([]byte, error) { return body, nil }, x.answer)
+	}
+	ctx, cancel := context.WithCancelCause(x.ctx)
+	defer cancel(nil)
+	alive := x.g.View.Alive(agent)
+	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
+	return askPeer(ctx, x.g.Peers, agent, k, body, patience, x.answer)
+}
+
+// onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
+func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
+	return func(l engine.Load) {
+		x.g.View.SetLoad(id, l, time.Now())
+		x.place.leave()
+	}
+}
+
+// note records how an attempt ended, in the event and in the view.
+func (x *exchange) note(id engine.ID, end ending, err error) {
+	now := time.Now()
+	result := outcomeOK
+	bounced, isBounce := errors.AsType[*bounce](err)
+	failed, isFailure := errors.AsType[*failure](err)
+	switch {
+	case err == nil:
+		x.g.View.SetLoad(id, end.Load, now)
+		x.event.Status = x.answer.status()
+		x.usage(end)
+	case x.r.Context().Err() != nil:
+		result = outcomeCanceled
+	case isBounce:
+		result = "bounce_" + bounced.Reason
+		x.g.View.SetLoad(id, bounced.Load, now)
+	case errors.Is(err, errMissed):
+		result = "missed"
+		x.g.View.Missed(id.Agent())
+	case errors.Is(err, errTryNext):
+		result = "status"
+		x.exclude(id)
+	case isFailure:
+		result = failed.Reason
+		x.exclude(id)
+	default:
+		result = "internal"
+		x.exclude(id)
+	}
+	x.event.Attempts = append(x.event.Attempts, Attempt{id, result})
+}
+
+func (x *exchange) exclude(id engine.ID) {
+	if x.failed == nil {
+		x.failed = map[engine.ID]bool{}
+	}
+	x.failed[id] = true
+}
+
+func (x *exchange) usage(end ending) {
+	if !end.HasUsage {
+		return
+	}
+	x.event.PromptTokens = end.Usage.PromptTokens
+	if end.Usage.HasCached {
+		x.event.CachedTokens = &end.Usage.CachedTokens
+	}
+}
+
+// again reports whether another engine may be tried: nothing of an answer has gone out and somebody still waits.
+func (x *exchange) again(err error) bool {
+	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) {
+		return false
+	}
+	if x.request.Stored || x.request.Background {
+		_, bounced := errors.AsType[*bounce](err)
+		return bounced || errors.Is(err, errMissed)
+	}
+	return true
+}
+
+// explain returns what sets the explain headers for an attempt at c.
+func (x *exchange) explain(c *Candidate) func(http.Header) {
+	if !x.g.Explain {
+		return nil
+	}
+	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens())), x.event.Reason
+	if len(x.event.Attempts) > 0 {
+		reason = "retry"
+	}
+	return func(h http.Header) {
+		h.Set("X-Kvmesh-Engine", id)
+		h.Set("X-Kvmesh-Overlap", overlap)
+		h.Set("X-Kvmesh-Reason", reason)
+	}
+}
+
+// lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it.
+func (x *exchange) lookUp(route openai.Route) {
+	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
+	defer cancel()
+	x.ctx, x.request = ctx, &openai.Request{Route: route}
+	x.answer = newAnswer(x.w, route, false)
+	defer x.answer.close()
+	var err error = errNoEngine
+	engines := x.reachable()
+	for i := range engines {
+		last := i == len(engines)-1
+		x.answer.skipNotFound = !last
+		if err = x.attempt(&engines[i], x.call(nil), nil, 1, last); err == nil || !x.again(err) {
+			break
+		}
+	}
+	x.finish(err)
+}
+
+// reachable returns the engines that may be asked for what they stored.
+func (x *exchange) reachable() []Candidate {
+	var out []Candidate
+	for _, e := range x.g.View.Snapshot(x.start) {
+		if c, ok := x.g.View.Candidate(e.ID, x.start); ok && c.State != Unreachable && c.Load.Flags&engine.Down == 0 {
+			out = append(out, c)
+		}
+	}
+	return out[:min(len(out), maxLookUps)]
+}
+
+// maxLookUps bounds the engines asked for one stored response.
+const maxLookUps = 64

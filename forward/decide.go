@@ -1,0 +1,181 @@
+package forward
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Candidate is one engine as a decision sees it.
+type Candidate struct {
+	ID         engine.ID
+	Generation engine.Generation
+	State      State
+	Load       engine.Load
+	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
+	Overlap    float64 // canonical bytes of the prompt that its digest holds
+	Probed     bool    // Load is the answer to a probe for this decision
+	Score      float64 // seconds; set by Rank
+}
+
+// Question is what a decision is about.
+type Question struct {
+	Bytes    float64 // canonical bytes of the prompt
+	Locality bool    // whether overlap counts: false below the locality minimum and for prompts without keys
+}
+
+// Parameters of the decision; DESIGN.md section 9 of the architecture has the measurements behind them.
+const (
+	byOverlap       = 3     // candidates taken for their overlap
+	byChance        = 4     // candidates taken at random: fewer herd, more cost nothing but time
+	probes          = 3     // candidates asked for their load before one is chosen
+	workWeight      = 3.0   // price of a second of new work: its own delay and what it delays behind it, at 65 % utilisation
+	perRequest      = 0.050 // seconds that one more running request costs the others until learned
+	localityMinimum = 200   // tokens below which a prompt is not worth a look at digests or a probe
+)
+
+// Eligible reports whether c may be chosen at all, given that it answers a probe first where it must.
+func (c *Candidate) Eligible() bool { return c.State != Unreachable && c.Load.Usable() }
+
+// OverlapTokens is the overlap in tokens of this engine.
+func (c *Candidate) OverlapTokens() float64 { return c.Overlap / c.bytesPerToken() }
+
+func (c *Candidate) bytesPerToken() float64 {
+	if c.Load.BytesPerToken > 0 {
+		return c.Load.BytesPerToken
+	}
+	return engine.DefaultBytesPerToken
+}
+
+// NewSeconds is the time that the engine needs for the part of the prompt that it does not hold.
+func (c *Candidate) NewSeconds(q Question) float64 {
+	rate := c.Load.PrefillRate
+	if rate <= 0 {
+		rate = engine.DefaultPrefillRate
+	}
+	return max(q.Bytes-c.Overlap, 0) / c.bytesPerToken() / rate
+}
+
+// score is u + 3x + 50 ms × r: the seconds queued, thrice the new work, and what one more running request costs.
+func (c *Candidate) score(q Question) float64 {
+	return c.Load.QueuedSeconds + workWeight*c.NewSeconds(q) + perRequest*float64(c.Load.InFlight)
+}
+
+// Shortlist picks the candidates of a decision among all engines of the model: up to 3 with the most overlap (at least
+// half of the best, and above the median), 4 at random, and the agent's own. It never takes the minimum over all: with
+// many agents that herds even with a perfect index. The result is a fresh slice; all is reordered.
+func Shortlist(q Question, all []Candidate, rng *rand.Rand) []Candidate {
+	all = slices.DeleteFunc(all, func(c Candidate) bool { return !c.Eligible() })
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	short := make([]Candidate, 0, byOverlap+byChance+2)
+	taken := 0
+	if q.Locality {
+		taken = bestOverlaps(all)
+	}
+	short = append(short, all[:taken]...)
+	rest := all[taken:]
+	chance := min(byChance, len(rest))
+	short = append(short, rest[:chance]...)
+	for _, c := range rest[chance:] {
+		if c.State == Own {
+			short = append(short, c)
+		}
+	}
+	return short
+}
+
+// bestOverlaps moves the candidates that are taken for their overlap to the front of all and returns their number.
+func bestOverlaps(all []Candidate) int {
+	if len(all) == 0 {
+		return 0
+	}
+	overlaps := make([]float64, len(all))
+	for i := range all {
+		overlaps[i] = all[i].Overlap
+	}
+	slices.Sort(overlaps)
+	median, best := overlaps[(len(overlaps)-1)/2], overlaps[len(overlaps)-1]
+	n := 0
+	for n < min(byOverlap, len(all)) {
+		i := n
+		for j := n + 1; j < len(all); j++ {
+			if all[j].Overlap > all[i].Overlap {
+				i = j
+			}
+		}
+		if o := all[i].Overlap; o == 0 || o < best/2 || (o <= median && len(all) > 2) {
+			break
+		}
+		all[n], all[i] = all[i], all[n]
+		n++
+	}
+	return n
+}
+
+// ProbeSet returns the indices in short of the candidates to ask for their load: the 3 best by score, at least one of
+// which was not taken for its overlap, because a set made by overlap alone collapses onto few engines. Own engines are
+// never asked: their load is read directly. A suspect is asked whenever it would be among the best.
+func ProbeSet(q Question, short []Candidate) []int {
+	order := make([]int, 0, len(short))
+	best := 0.0
+	for i := range short {
+		best = max(best, short[i].Overlap)
+		order = append(order, i)
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(short[a].score(q), short[b].score(q)) })
+	set, chance := make([]int, 0, probes), 0
+	for _, i := range order {
+		byChance := short[i].Overlap == 0 || short[i].Overlap < best/2
+		if len(set) == probes-1 && chance == 0 && !byChance && hasChance(order, short, best) {
+			continue
+		}
+		if byChance {
+			chance++
+		}
+		if set = append(set, i); len(set) == probes {
+			break
+		}
+	}
+	return set
+}
+
+func hasChance(order []int, short []Candidate, best float64) bool {
+	return slices.ContainsFunc(order, func(i int) bool { return short[i].Overlap == 0 || short[i].Overlap < best/2 })
+}
+
+// Rank scores the candidates and sorts them: those that answered a probe first, then by score, lowest first, ties at
+// random. Candidates that are not eligible, or are suspect and did not answer a probe, are left out.
+func Rank(q Question, short []Candidate, rng *rand.Rand) []Candidate {
+	ranked := slices.DeleteFunc(slices.Clone(short), func(c Candidate) bool {
+		return !c.Eligible() || (c.State == Suspect && !c.Probed)
+	})
+	rng.Shuffle(len(ranked), func(i, j int) { ranked[i], ranked[j] = ranked[j], ranked[i] })
+	for i := range ranked {
+		ranked[i].Score = ranked[i].score(q)
+	}
+	slices.SortStableFunc(ranked, func(a, b Candidate) int {
+		if a.Probed != b.Probed {
+			return cmp.Compare(flag(b.Probed), flag(a.Probed))
+		}
+		return cmp.Compare(a.Score, b.Score)
+	})
+	return ranked
+}
+
+// Reason says in one word why the first of ranked was chosen.
+func Reason(q Question, ranked []Candidate) string {
+	switch best := slices.MaxFunc(ranked, func(a, b Candidate) int { return cmp.Compare(a.Overlap, b.Overlap) }); {
+	case len(ranked) == 1:
+		return "only"
+	case !q.Locality:
+		return "load"
+	case best.Overlap == 0:
+		return "cold"
+	case ranked[0].Overlap == best.Overlap:
+		return "prefix"
+	default:
+		return "load"
+	}
+}

@@ -1,0 +1,93 @@
+package forward
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Event is one request as it was decided and served. The log, the metrics, the debug page and the recorders of tests
+// all read the same event. It holds no text of the prompt and no key.
+type Event struct {
+	Time          time.Time       `json:"time"`
+	ID            string          `json:"id"`
+	Model         string          `json:"model"`
+	Route         string          `json:"route"`
+	Outcome       string          `json:"outcome"` // ok, bad_request, canceled, or why it failed
+	Status        int             `json:"status"`
+	Engine        engine.ID       `json:"engine,omitempty"`
+	Reason        string          `json:"reason,omitempty"`
+	PromptBytes   int64           `json:"prompt_bytes"`
+	Keys          int             `json:"keys"`
+	OverlapTokens int             `json:"overlap_tokens"`
+	PromptTokens  int             `json:"prompt_tokens,omitempty"` // as the engine reports
+	CachedTokens  *int            `json:"cached_tokens,omitempty"` // as the engine reports; absent when it does not
+	Decision      time.Duration   `json:"decision_ns"`
+	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
+	Total         time.Duration   `json:"total_ns"`
+	Attempts      []Attempt       `json:"attempts,omitempty"`
+	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision, best first
+}
+
+// Attempt is one engine that was tried.
+type Attempt struct {
+	Engine engine.ID `json:"engine"`
+	Result string    `json:"result"`
+}
+
+// CandidateInfo is one candidate of a decision, with the terms of its score.
+type CandidateInfo struct {
+	Engine        engine.ID `json:"engine"`
+	State         string    `json:"state"`
+	Probed        bool      `json:"probed"`
+	OverlapTokens int       `json:"overlap_tokens"`
+	QueuedSeconds float64   `json:"queued_s"`
+	NewSeconds    float64   `json:"new_s"`
+	InFlight      int       `json:"in_flight"`
+	Score         float64   `json:"score_s"`
+}
+
+func candidateInfos(q Question, ranked []Candidate) []CandidateInfo {
+	out := make([]CandidateInfo, len(ranked))
+	for i, c := range ranked {
+		out[i] = CandidateInfo{
+			Engine: c.ID, State: c.State.String(), Probed: c.Probed, OverlapTokens: int(c.OverlapTokens()),
+			QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
+		}
+	}
+	return out
+}
+
+// Recorder keeps the last events for the debug page. It is safe for concurrent use.
+type Recorder struct {
+	mu   sync.Mutex
+	ring []Event
+	next int
+}
+
+// NewRecorder returns a recorder of the last n events.
+func NewRecorder(n int) *Recorder { return &Recorder{ring: make([]Event, 0, n)} }
+
+// Record keeps e.
+func (r *Recorder) Record(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.ring) < cap(r.ring) {
+		r.ring = append(r.ring, e)
+		return
+	}
+	r.ring[r.next] = e
+	r.next = (r.next + 1) % len(r.ring)
+}
+
+// Events returns the kept events, newest first.
+func (r *Recorder) Events() []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]Event, 0, len(r.ring))
+	for i := range r.ring {
+		out = append(out, r.ring[(r.next+len(r.ring)-1-i)%len(r.ring)])
+	}
+	return out
+}

@@ -1,0 +1,282 @@
+package forward
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// frameType is the first byte of a frame. A frame is its type, the uvarint length of its payload, and the payload:
+// fields in fixed order as uvarints and length-prefixed bytes. Bytes after the last known field are ignored, so that a
+// later version may append fields. DESIGN.md of this package has the table.
+type frameType byte
+
+const (
+	frameRequest frameType = 1 + iota // ingress → owner, first
+	frameBody                         // ingress → owner, any number, then the end of the stream
+	frameAccept                       // owner → ingress: booked
+	frameBounce                       // owner → ingress: not me; last
+	frameHead                         // status and header of the engine's answer
+	frameData                         // bytes of the answer without content so far
+	frameContent                      // bytes of the answer from the first content on
+	frameEnd                          // the answer is complete; last
+	frameFail                         // the engine failed; last
+)
+
+// Limits of the hop. They are checked before anything is allocated.
+const (
+	maxFrame      = 1 << 20   // bytes of one frame's payload; larger bodies and answers take several frames
+	maxHeaders    = 128       // fields in a header block
+	maxHeaderText = 64 << 10  // bytes in a header block
+	maxKeys       = 2048      // prompt keys; the key scheme makes at most 1,024
+	maxEngines    = 256       // engines of one agent
+	earlyBody     = 64 << 10  // bodies above this wait for the accept
+	chunk         = 256 << 10 // bytes of body in one frame
+)
+
+var errFrameTooLarge = errors.New("frame too large")
+
+// frameWriter writes frames to one stream. Small frames are gathered until flush.
+type frameWriter struct {
+	w *bufio.Writer
+}
+
+func newFrameWriter(w io.Writer) *frameWriter { return &frameWriter{bufio.NewWriterSize(w, 16<<10)} }
+
+func (f *frameWriter) write(t frameType, payload []byte) error {
+	var head [binary.MaxVarintLen64 + 1]byte
+	head[0] = byte(t)
+	n := 1 + binary.PutUvarint(head[1:], uint64(len(payload)))
+	if _, err := f.w.Write(head[:n]); err != nil {
+		return err
+	}
+	_, err := f.w.Write(payload)
+	return err
+}
+
+func (f *frameWriter) flush() error { return f.w.Flush() }
+
+// frameReader reads frames from one stream into a buffer that it reuses: a payload is valid until the next read.
+type frameReader struct {
+	r   *bufio.Reader
+	buf []byte
+}
+
+func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, 16<<10)} }
+
+func (f *frameReader) read() (frameType, []byte, error) {
+	t, err := f.r.ReadByte()
+	if err != nil {
+		return 0, nil, err
+	}
+	n, err := binary.ReadUvarint(f.r)
+	if err != nil {
+		return 0, nil, unexpectedEOF(err)
+	}
+	if n > maxFrame {
+		return 0, nil, fmt.Errorf("%w: %d bytes", errFrameTooLarge, n)
+	}
+	if uint64(cap(f.buf)) < n {
+		f.buf = make([]byte, n)
+	}
+	f.buf = f.buf[:n]
+	if _, err := io.ReadFull(f.r, f.buf); err != nil {
+		return 0, nil, unexpectedEOF(err)
+	}
+	return frameType(t), f.buf, nil
+}
+
+func unexpectedEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// call is what an owner needs to know to serve one request: the payload of a REQUEST frame.
+type call struct {
+	Engine        string            // the engine's name at its owner
+	Generation    engine.Generation // of the digest that the decision saw; 0 when it saw none
+	ID            string            // x-request-id
+	Method        string
+	Path          string // with its query
+	Header        http.Header
+	Prompt        cachestate.Prompt
+	QueuedAtProbe float64 // seconds queued that the probe answered; negative when the engine was not probed
+	Second        bool    // a second owner accepts unless down, draining or full
+	Stream        bool    // the client asked for server-sent events
+	BodySize      int
+}
+
+func appendCall(b []byte, c *call) []byte {
+	b = engine.AppendString(b, c.Engine)
+	b = binary.AppendUvarint(b, uint64(c.Generation))
+	b = engine.AppendString(b, c.ID)
+	b = engine.AppendString(b, c.Method)
+	b = engine.AppendString(b, c.Path)
+	b = appendHeader(b, c.Header)
+	b = appendPrompt(b, &c.Prompt)
+	b = binary.AppendUvarint(b, uint64(max(c.QueuedAtProbe+1, 0)*1e6))
+	b = append(b, flag(c.Second)|flag(c.Stream)<<1)
+	return binary.AppendUvarint(b, uint64(c.BodySize))
+}
+
+func parseCall(b []byte, maxBody int) (*call, error) {
+	r := engine.NewReader(b)
+	c := &call{
+		Engine:     r.String(256),
+		Generation: engine.Generation(r.Uvarint()),
+		ID:         r.String(256),
+		Method:     r.String(16),
+		Path:       r.String(4096),
+	}
+	c.Header = readHeader(r)
+	readPrompt(r, &c.Prompt)
+	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
+	flags := r.Byte()
+	c.Second, c.Stream = flags&1 != 0, flags&2 != 0
+	c.BodySize = r.Int(uint64(maxBody))
+	if err := r.Err(); err != nil {
+		return nil, fmt.Errorf("parse request frame: %w", err)
+	}
+	return c, nil
+}
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func appendPrompt(b []byte, p *cachestate.Prompt) []byte {
+	b = binary.AppendUvarint(b, uint64(p.Bytes))
+	b = binary.AppendUvarint(b, uint64(len(p.Keys)))
+	var last uint32
+	for i, k := range p.Keys {
+		b = binary.LittleEndian.AppendUint64(b, uint64(k))
+		b = binary.AppendUvarint(b, uint64(p.Offsets[i]-last))
+		last = p.Offsets[i]
+	}
+	return b
+}
+
+func readPrompt(r *engine.Reader, p *cachestate.Prompt) {
+	p.Bytes = int64(r.Int(1 << 32))
+	n := r.Int(maxKeys)
+	if n*9 > len(r.Rest()) { // a key and a gap take at least nine bytes
+		n = len(r.Rest()) / 9
+	}
+	p.Keys, p.Offsets = make([]cachestate.Key, 0, n), make([]uint32, 0, n)
+	var last uint32
+	for range n {
+		p.Keys = append(p.Keys, cachestate.Key(r.Uint64()))
+		last += uint32(r.Int(1 << 31))
+		p.Offsets = append(p.Offsets, last)
+	}
+}
+
+func appendHeader(b []byte, h http.Header) []byte {
+	n := 0
+	for _, vs := range h {
+		n += len(vs)
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	for k, vs := range h {
+		for _, v := range vs {
+			b = engine.AppendString(engine.AppendString(b, k), v)
+		}
+	}
+	return b
+}
+
+func readHeader(r *engine.Reader) http.Header {
+	n := r.Int(maxHeaders)
+	h := make(http.Header, n)
+	for range n {
+		k, v := r.String(256), r.String(maxHeaderText)
+		h[k] = append(h[k], v)
+	}
+	return h
+}
+
+// head is the payload of a HEAD frame.
+type head struct {
+	Status int
+	Header http.Header
+}
+
+func appendHead(b []byte, h *head) []byte {
+	return appendHeader(binary.AppendUvarint(b, uint64(h.Status)), h.Header)
+}
+
+func parseHead(b []byte) (*head, error) {
+	r := engine.NewReader(b)
+	h := &head{Status: r.Int(999)}
+	h.Header = readHeader(r)
+	if err := r.Err(); err != nil {
+		return nil, fmt.Errorf("parse head frame: %w", err)
+	}
+	return h, nil
+}
+
+// verdict is the payload of ACCEPT, BOUNCE and FAIL: the owner's load, and why for the latter two.
+type verdict struct {
+	Reason string
+	Load   engine.Load
+}
+
+func appendVerdict(b []byte, v verdict) []byte {
+	return engine.AppendLoad(engine.AppendString(b, v.Reason), v.Load)
+}
+
+func parseVerdict(b []byte) (verdict, error) {
+	r := engine.NewReader(b)
+	v := verdict{Reason: r.String(256)}
+	if err := r.Err(); err != nil {
+		return verdict{}, fmt.Errorf("parse verdict: %w", err)
+	}
+	var err error
+	v.Load, _, err = engine.ParseLoad(r.Rest())
+	return v, err
+}
+
+// ending is the payload of END: what the engine counted, and the owner's load.
+type ending struct {
+	Usage    openai.Usage
+	HasUsage bool
+	Load     engine.Load
+}
+
+func appendEnding(b []byte, e ending) []byte {
+	b = append(b, flag(e.HasUsage)|flag(e.Usage.HasCached)<<1)
+	b = binary.AppendUvarint(b, uint64(e.Usage.PromptTokens))
+	b = binary.AppendUvarint(b, uint64(e.Usage.CompletionTokens))
+	b = binary.AppendUvarint(b, uint64(e.Usage.CachedTokens))
+	return engine.AppendLoad(b, e.Load)
+}
+
+func parseEnding(b []byte) (ending, error) {
+	r := engine.NewReader(b)
+	flags := r.Byte()
+	e := ending{HasUsage: flags&1 != 0}
+	e.Usage = openai.Usage{
+		PromptTokens:     r.Int(1 << 40),
+		CompletionTokens: r.Int(1 << 40),
+		CachedTokens:     r.Int(1 << 40),
+		HasCached:        flags&2 != 0,
+	}
+	if err := r.Err(); err != nil {
+		return ending{}, fmt.Errorf("parse end frame: %w", err)
+	}
+	var err error
+	e.Load, _, err = engine.ParseLoad(r.Rest())
+	return e, err
+}

@@ -1,0 +1,128 @@
+package forward
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+func exampleCall() *call {
+	return &call{
+		Engine: "gpu0", Generation: 77, ID: "id-1", Method: http.MethodPost, Path: "/v1/chat/completions?x=1",
+		Header:        http.Header{"Content-Type": {"application/json"}, "Traceparent": {"a", "b"}},
+		Prompt:        cachestate.Prompt{Keys: []cachestate.Key{1, 1 << 63, 3}, Offsets: []uint32{0, 512, 70000}, Bytes: 70123},
+		QueuedAtProbe: 0.25, Second: true, Stream: true, BodySize: 4096,
+	}
+}
+
+var ignoreScratch = cmp.FilterPath(func(p cmp.Path) bool {
+	name := p.Last().String()
+	return len(name) > 1 && name[0] == '.' && name[1] >= 'a' && name[1] <= 'z'
+}, cmp.Ignore())
+
+func TestCallSurvivesTheWire(t *testing.T) {
+	for _, queued := range []float64{0.25, 0, -1} {
+		want := exampleCall()
+		want.QueuedAtProbe = queued
+		got, err := parseCall(append(appendCall(nil, want), "later fields"...), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, ignoreScratch); diff != "" {
+			t.Errorf("call differs (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestOtherPayloadsSurviveTheWire(t *testing.T) {
+	load := engine.Load{Seq: 9, QueuedSeconds: 1.5, InFlight: 3, Waiting: 1, KVUsage: 0.5, PrefillRate: 16000, BytesPerToken: 4.125}
+	h := &head{Status: 429, Header: http.Header{"Retry-After": {"1"}}}
+	if got, err := parseHead(appendHead(nil, h)); err != nil || cmp.Diff(h, got) != "" {
+		t.Errorf("head: %v %v", got, err)
+	}
+	v := verdict{Reason: "full", Load: load}
+	if got, err := parseVerdict(appendVerdict(nil, v)); err != nil || got != v {
+		t.Errorf("verdict: %+v %v, want %+v", got, err, v)
+	}
+	e := ending{Usage: openai.Usage{PromptTokens: 5, CompletionTokens: 6, CachedTokens: 4, HasCached: true}, HasUsage: true, Load: load}
+	if got, err := parseEnding(appendEnding(nil, e)); err != nil || got != e {
+		t.Errorf("ending: %+v %v, want %+v", got, err, e)
+	}
+	r := Report{Period: 500 * time.Millisecond, Loads: []EngineLoad{{"a", load}, {"b", engine.Load{}}}}
+	if got, err := ParseReport(AppendReport(nil, r)); err != nil || cmp.Diff(r, got) != "" {
+		t.Errorf("report: %+v %v, want %+v", got, err, r)
+	}
+}
+
+func TestBodyAboveTheLimitIsRefusedBeforeItIsRead(t *testing.T) {
+	if _, err := parseCall(appendCall(nil, exampleCall()), 4095); err == nil {
+		t.Error("a body of 4,096 bytes passed a limit of 4,095")
+	}
+}
+
+func TestFramesComeBackInOrder(t *testing.T) {
+	var buf bytes.Buffer
+	w := newFrameWriter(&buf)
+	payloads := [][]byte{nil, []byte("x"), bytes.Repeat([]byte("y"), 100_000)}
+	for i, p := range payloads {
+		if err := w.write(frameType(i+1), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.flush(); err != nil {
+		t.Fatal(err)
+	}
+	r := newFrameReader(&buf)
+	for i, want := range payloads {
+		if typ, got, err := r.read(); err != nil || typ != frameType(i+1) || !bytes.Equal(got, want) {
+			t.Errorf("frame %d: got type %d, %d bytes, %v", i, typ, len(got), err)
+		}
+	}
+	if _, _, err := r.read(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last frame: %v, want EOF", err)
+	}
+}
+
+func TestHugeFrameIsRefusedBeforeItIsAllocated(t *testing.T) {
+	r := newFrameReader(bytes.NewReader([]byte{byte(frameData), 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}))
+	if _, _, err := r.read(); !errors.Is(err, errFrameTooLarge) {
+		t.Errorf("got %v, want errFrameTooLarge", err)
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	var buf bytes.Buffer
+	w := newFrameWriter(&buf)
+	_ = w.write(frameRequest, appendCall(nil, exampleCall()))
+	_ = w.write(frameHead, appendHead(nil, &head{Status: 200, Header: http.Header{"A": {"b"}}}))
+	_ = w.write(frameBounce, appendVerdict(nil, verdict{Reason: "full"}))
+	_ = w.write(frameEnd, appendEnding(nil, ending{}))
+	_ = w.flush()
+	f.Add(buf.Bytes())
+	f.Add(AppendReport(nil, Report{Period: time.Second, Loads: []EngineLoad{{"a", engine.Load{}}}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := newFrameReader(bytes.NewReader(b))
+		for {
+			_, payload, err := r.read()
+			if err != nil {
+				break
+			}
+			if c, err := parseCall(payload, 1<<20); err == nil && len(c.Prompt.Keys) != len(c.Prompt.Offsets) {
+				t.Fatalf("%d keys, %d offsets", len(c.Prompt.Keys), len(c.Prompt.Offsets))
+			}
+			_, _ = parseHead(payload)
+			_, _ = parseVerdict(payload)
+			_, _ = parseEnding(payload)
+		}
+		_, _ = ParseReport(b)
+	})
+}

@@ -1,0 +1,323 @@
+package forward
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// Config is what an Ingress is made of.
+type Config struct {
+	Agent     string            // name of this agent
+	Scheme    cachestate.Scheme // of prompt keys
+	View      *View
+	Index     *cachestate.Index
+	Peers     Peers
+	Engines   []LocalEngine     // beside this agent; none for an ingress-only agent
+	Transport http.RoundTripper // to engines; nil for NewEngineTransport
+
+	MaxBody      int           // bytes of one request body
+	BodyBudget   int64         // bytes of all request bodies held at once
+	QueueLimit   int           // requests held while all engines are full
+	QueueTimeout time.Duration // how long each of them is held
+	Timeout      time.Duration // of a whole request
+	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
+
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	Record     func(Event) // gets every ended request; must not block
+}
+
+// DefaultConfig returns the limits in use. Agent, View, Index, Peers and the rest are the caller's.
+func DefaultConfig() Config {
+	return Config{
+		Scheme:       cachestate.DefaultScheme(),
+		MaxBody:      64 << 20,         // a 1 M token prompt is 4 MB; images are the larger part
+		BodyBudget:   512 << 20,        // an agent shares its host with an engine
+		QueueLimit:   512,              // at one second each, what 64 slots work off within the time below
+		QueueTimeout: 10 * time.Second, // longer than a burst, shorter than the patience of a client with retries
+		Timeout:      30 * time.Minute, // the longest answers; a hung engine holds its request that long
+		Explain:      true,
+	}
+}
+
+// Validate reports every violation among the limits, each with the name of its field.
+func (c *Config) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.MaxBody > 0 && c.MaxBody <= 1<<30, "MaxBody (%d) must be 1 to 1 GiB", c.MaxBody)
+	check(c.BodyBudget >= int64(c.MaxBody), "BodyBudget (%d) must be at least MaxBody (%d)", c.BodyBudget, c.MaxBody)
+	check(c.QueueLimit >= 0, "QueueLimit (%d) must not be negative", c.QueueLimit)
+	check(c.QueueTimeout > 0, "QueueTimeout (%v) must be above 0", c.QueueTimeout)
+	check(c.Timeout > 0, "Timeout (%v) must be above 0", c.Timeout)
+	return errors.Join(errs...)
+}
+
+// maxHeaderBytes bounds the header of a client's request. The server in front must allow somewhat more, so that the
+// refusal has the API's own shape.
+const maxHeaderBytes = 64 << 10
+
+// Ingress is the http.Handler that takes requests in: it parses, decides and carries them, and observes how they end.
+// Owner is the other half: it serves requests, of this ingress and of peers, on the engines beside this agent.
+type Ingress struct {
+	Config
+	Owner *Owner
+
+	room    *waitRoom
+	metrics *metrics
+	held    atomic.Int64 // bytes of request bodies
+	active  atomic.Int64 // requests
+	probing sync.WaitGroup
+}
+
+// Wait blocks until the probes that outlived their requests have ended, at most an accept deadline.
+func (g *Ingress) Wait() { g.probing.Wait() }
+
+// New returns an Ingress and its Owner. It starts nothing.
+func New(c Config) (*Ingress, error) {
+	if c.View == nil || c.Index == nil || c.Peers == nil {
+		return nil, errors.New("forward config: View, Index and Peers must be set")
+	}
+	if c.Transport == nil {
+		c.Transport = NewEngineTransport()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Registerer == nil {
+		c.Registerer = prometheus.NewRegistry()
+	}
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("forward config: %w", err)
+	}
+	g := &Ingress{Config: c, Owner: newOwner(c.Engines, c.Transport, c.MaxBody), room: newWaitRoom(c.QueueLimit, c.QueueTimeout)}
+	g.metrics = newMetrics(c.Registerer, func() float64 { return float64(g.room.len()) })
+	return g, nil
+}
+
+// Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
+func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }
+
+// Outcomes of a request, as metrics and events name them. Others are the reason of the last failure.
+const (
+	outcomeOK         = "ok"
+	outcomeBadRequest = "bad_request"
+	outcomeCanceled   = "canceled"
+)
+
+// exchange is one request on its way through the ingress.
+type exchange struct {
+	g       *Ingress
+	ctx     context.Context
+	w       http.ResponseWriter
+	r       *http.Request
+	start   time.Time
+	rng     *rand.Rand
+	request *openai.Request
+	prompt  cachestate.Prompt
+	model   string // canonical name
+	q       Question
+	answer  *answer
+	place   *place // in the wait room, while it has one
+	failed  map[engine.ID]bool
+	event   Event
+}
+
+// ServeHTTP takes a request in and blocks until its answer is complete.
+func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{
+		g: g, w: w, r: r, start: time.Now(),
+		rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+	}
+	x.event = Event{Time: x.start, ID: requestID(r)}
+	g.count(1)
+	defer g.count(-1)
+	defer x.observe()
+	w.Header().Set("X-Request-Id", x.event.ID)
+	route, bad := openai.RouteFor(r.Method, r.URL.Path)
+	if bad == nil {
+		bad = checkHeader(r.Header)
+	}
+	if bad != nil {
+		x.refuse(route, bad)
+		return
+	}
+	x.event.Route = route.String()
+	switch route {
+	case openai.RouteModels:
+		x.models()
+	case openai.RouteResponseByID:
+		x.lookUp(route)
+	default:
+		x.generate(route)
+	}
+}
+
+func (g *Ingress) count(n int64) {
+	g.active.Add(n)
+	g.metrics.inFlight.Add(float64(n))
+}
+
+// requestID returns the client's x-request-id when it is short and plain, else a new one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	plain := func(c rune) bool { return c > ' ' && c < 0x7f }
+	if id != "" && len(id) <= 128 && !slices.ContainsFunc([]rune(id), func(c rune) bool { return !plain(c) }) {
+		return id
+	}
+	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+}
+
+func checkHeader(h http.Header) *openai.Error {
+	size := 0
+	for k, vs := range h {
+		for _, v := range vs {
+			size += len(k) + len(v) + 4
+		}
+	}
+	if size <= maxHeaderBytes {
+		return nil
+	}
+	return &openai.Error{
+		Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large", Reason: "header_size",
+		Message: fmt.Sprintf("the request's header is %d bytes; the limit is %d", size, maxHeaderBytes),
+	}
+}
+
+// generate serves the routes with a body: read, parse, keys, then decide and carry until an engine has answered.
+func (x *exchange) generate(route openai.Route) {
+	body, release, bad := x.g.readBody(x.w, x.r)
+	defer release()
+	if bad != nil {
+		x.refuse(route, bad)
+		return
+	}
+	parsed := time.Now()
+	request, err := openai.Parse(route, body)
+	if err != nil {
+		x.refuse(route, asError(err))
+		return
+	}
+	x.request, x.event.Model = request, request.Model
+	if !x.resolve() {
+		x.refuse(route, unknownModel(request.Model, x.g.View.Models()))
+		return
+	}
+	x.keys()
+	x.event.Decision = time.Since(parsed)
+	x.serve(route, body, request.Stream)
+}
+
+// serve carries the request to engines until one has answered, within the time limit.
+func (x *exchange) serve(route openai.Route, body []byte, stream bool) {
+	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
+	defer cancel()
+	x.ctx = ctx
+	x.answer = newAnswer(x.w, route, stream)
+	defer x.answer.close()
+	defer func() { x.place.leave() }()
+	err := x.carry(body)
+	x.finish(err)
+}
+
+// resolve finds the canonical name of the request's model.
+func (x *exchange) resolve() bool {
+	canonical, ok := x.g.View.Canonical(x.request.Model)
+	x.model = canonical
+	return ok
+}
+
+// keys computes the prompt keys, unless the request is one that has none.
+func (x *exchange) keys() {
+	if x.request.Keyless == "" {
+		x.g.Scheme.Prompt(x.request.Walk(x.model, openai.Layout(0)), &x.prompt)
+	} else {
+		x.prompt.Bytes = int64(len(x.request.Body))
+	}
+	x.q = Question{Bytes: float64(x.prompt.Bytes)}
+	x.q.Locality = len(x.prompt.Keys) > 0 && x.q.Bytes >= localityMinimum*engine.DefaultBytesPerToken
+	x.event.PromptBytes, x.event.Keys = x.prompt.Bytes, len(x.prompt.Keys)
+}
+
+// refuse answers a request that no engine is to see.
+func (x *exchange) refuse(route openai.Route, e *openai.Error) {
+	x.event.Outcome, x.event.Reason, x.event.Status = outcomeBadRequest, e.Reason, e.Status
+	x.g.metrics.refused.WithLabelValues(e.Reason).Inc()
+	writeError(x.w, route, e)
+}
+
+// finish turns the end of carry into the client's answer and the event's outcome.
+func (x *exchange) finish(err error) {
+	switch {
+	case err == nil:
+		x.event.Outcome = outcomeOK
+	case x.r.Context().Err() != nil || errors.Is(err, errClient):
+		x.event.Outcome, x.event.Status = outcomeCanceled, 499
+	default:
+		e := answerError(err)
+		x.event.Outcome, x.event.Status = e.Reason, e.Status
+		x.answer.fail(e)
+	}
+}
+
+// observe closes the event and hands it on.
+func (x *exchange) observe() {
+	e := &x.event
+	e.Total = time.Since(x.start)
+	if x.answer != nil {
+		if first := x.answer.firstContent(); !first.IsZero() {
+			e.TTFT = first.Sub(x.start)
+		}
+	}
+	x.g.metrics.observe(e)
+	x.g.Logger.Debug("request ended", "id", e.ID, "model", e.Model, "outcome", e.Outcome, "status", e.Status,
+		"engine", e.Engine, "reason", e.Reason, "overlap_tokens", e.OverlapTokens, "attempts", len(e.Attempts),
+		"ttft", e.TTFT, "total", e.Total)
+	if x.g.Record != nil {
+		x.g.Record(*e)
+	}
+}
+
+// models answers GET /v1/models: the union of the mesh.
+func (x *exchange) models() {
+	type model struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int64  `json:"created"`
+		OwnedBy string `json:"owned_by"`
+		MaxLen  int    `json:"max_model_len,omitempty"`
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{"list", []model{}}
+	for _, m := range x.g.View.Models() {
+		for _, id := range append([]string{m.Name}, m.Aliases...) {
+			list.Data = append(list.Data, model{ID: id, Object: "model", OwnedBy: "kvmesh", MaxLen: m.MaxContext})
+		}
+	}
+	slices.SortFunc(list.Data, func(a, b model) int { return cmp.Compare(a.ID, b.ID) })
+	list.Data = slices.CompactFunc(list.Data, func(a, b model) bool { return a.ID == b.ID })
+	x.event.Outcome, x.event.Status = outcomeOK, http.StatusOK
+	x.w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(x.w).Encode(list)
+}

@@ -1,0 +1,414 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+func mesh2(t *testing.T, test func(t *testing.T, m *memMesh, a, b *memAgent)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemMesh(t, "a", "b")
+		test(t, m, m.agents["a"], m.agents["b"])
+		synctest.Wait()
+		m.idle()
+	})
+}
+
+func TestAnswerIsByteForByteTheEngines(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		for _, local := range []bool{true, false} {
+			want := echoEngine{"b"}.answer()
+			if local {
+				want = echoEngine{"a"}.answer()
+				b.book.refuse = "draining"
+			} else {
+				a.book.refuse, b.book.refuse = "draining", ""
+			}
+			w := a.post(t.Context(), chatBody)
+			if w.Code != http.StatusOK || w.Body.String() != want {
+				t.Errorf("local %t: got %d %q, want %q", local, w.Code, w.Body, want)
+			}
+		}
+		e := a.last()
+		if e.Outcome != outcomeOK || e.PromptTokens != 10 || *e.CachedTokens != 3 {
+			t.Errorf("event %+v does not hold what the engine reported", e)
+		}
+	})
+}
+
+func TestExplainHeadersNameTheEngine(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		w := a.post(t.Context(), chatBody, func(r *http.Request) { r.Header.Set("X-Request-Id", "my-id") })
+		h := w.Header()
+		if h.Get("X-Kvmesh-Engine") != "b/0" || h.Get("X-Kvmesh-Overlap") != "0" || h.Get("X-Request-Id") != "my-id" {
+			t.Errorf("got header %v", h)
+		}
+	})
+}
+
+func TestClientsCredentialsStayAtTheIngress(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		var got http.Header
+		b.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			got = r.Header.Clone()
+			echoEngine{"b"}.ServeHTTP(w, r)
+		})
+		a.post(t.Context(), chatBody, func(r *http.Request) {
+			r.Header.Set("Authorization", "Bearer client")
+			r.Header.Set("X-Api-Key", "client")
+			r.Header.Set("X-Data-Parallel-Rank", "1")
+			r.Header.Set("Traceparent", "trace")
+		})
+		if got.Get("Authorization") != "Bearer engine-key" || got.Get("X-Api-Key") != "" || got.Get("X-Data-Parallel-Rank") != "" {
+			t.Errorf("the engine got %v", got)
+		}
+		if got.Get("Traceparent") != "trace" || got.Get("Content-Type") != "application/json" {
+			t.Errorf("the engine did not get what it may: %v", got)
+		}
+	})
+}
+
+// TestRequestWithoutContentGetsAnotherEngine breaks engine a in every way before its first content.
+func TestRequestWithoutContentGetsAnotherEngine(t *testing.T) {
+	ways := map[string]http.HandlerFunc{
+		"refused":        func(http.ResponseWriter, *http.Request) { panic("connection refused") },
+		"503":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"429":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
+		"role, then cut": func(w http.ResponseWriter, _ *http.Request) { startStream(w, roleChunk); panic("reset") },
+		"role, then end": func(w http.ResponseWriter, _ *http.Request) { startStream(w, roleChunk) },
+		"half an event":  func(w http.ResponseWriter, _ *http.Request) { startStream(w, roleChunk[:20]) },
+	}
+	for name, broken := range ways {
+		t.Run(name, func(t *testing.T) {
+			mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+				for range 8 { // until chance has chosen the broken one first
+					a.engine = broken
+					m.tell()
+					w := a.post(t.Context(), chatBody)
+					if w.Code != http.StatusOK || w.Body.String() != (echoEngine{"b"}).answer() {
+						t.Fatalf("got %d %q", w.Code, w.Body)
+					}
+					a.book.mu.Lock()
+					a.book.down = false
+					a.book.mu.Unlock()
+					if len(a.last().Attempts) == 2 {
+						return
+					}
+				}
+				t.Error("the broken engine was never chosen first")
+			})
+		})
+	}
+}
+
+func startStream(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, text)
+}
+
+func TestLastEnginesStatusGoesToTheClient(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		busy := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, _ = io.WriteString(w, "busy")
+		})
+		a.engine, b.engine = busy, busy
+		w := a.post(t.Context(), chatBody)
+		if w.Code != http.StatusTooManyRequests || w.Body.String() != "busy" || w.Header().Get("Retry-After") != "7" {
+			t.Errorf("got %d %q %v", w.Code, w.Body, w.Header())
+		}
+		if n := len(a.last().Attempts); n != 2 {
+			t.Errorf("%d engines were tried, want each once", n)
+		}
+	})
+}
+
+func TestEngineThatDiesInMidStreamEndsWithAnErrorEvent(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		dying := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			startStream(w, roleChunk+chunkOf("one")+chunkOf("two")[:30])
+			panic("reset")
+		})
+		for _, remote := range []bool{false, true} {
+			a.book.refuse, b.book.refuse = "", "draining"
+			if remote {
+				a.book.refuse, b.book.refuse = "draining", ""
+			}
+			a.engine, b.engine = dying, dying
+			w := a.post(t.Context(), chatBody)
+			got, ok := strings.CutPrefix(w.Body.String(), roleChunk+chunkOf("one"))
+			if !ok || !strings.HasPrefix(got, `data: {"error":`) || !strings.HasSuffix(got, "\n\n") {
+				t.Errorf("remote %t: got %q", remote, w.Body)
+			}
+			if a.last().Outcome != "reset" {
+				t.Errorf("outcome %q, want reset", a.last().Outcome)
+			}
+		}
+	})
+}
+
+func TestPlainAnswerThatBreaksIsCut(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"id":`)
+			panic("reset")
+		})
+		defer func() {
+			if p := recover(); p != http.ErrAbortHandler {
+				t.Errorf("got %v, want the connection to be cut", p)
+			}
+		}()
+		a.post(t.Context(), strings.Replace(chatBody, "true", "false", 1))
+	})
+}
+
+func TestMutePeerIsPassedOverAndNoted(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		b.mute = true
+		for range 20 {
+			m.tell()
+			start := time.Now()
+			w := a.post(t.Context(), chatBody)
+			if w.Body.String() != (echoEngine{"a"}).answer() {
+				t.Fatalf("got %d %q", w.Code, w.Body)
+			}
+			if len(a.last().Attempts) == 2 {
+				if took := time.Since(start); took != acceptFloor {
+					t.Errorf("passed over after %v, want %v", took, acceptFloor)
+				}
+				if s := a.View.StateOf("b", time.Now()); s != Suspect {
+					t.Errorf("the mute peer is %v, want suspect", s)
+				}
+				return
+			}
+		}
+		t.Error("the mute peer was never chosen first")
+	})
+}
+
+func TestClientThatGoesAwayUndoesTheBookingAndEndsTheEnginesRequest(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+			owner := a
+			if a.book.refuse, b.book.refuse = "", "draining"; remote {
+				a.book.refuse, b.book.refuse, owner = "draining", "", b
+			}
+			aborted := make(chan struct{})
+			owner.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				startStream(w, roleChunk)
+				<-r.Context().Done()
+				close(aborted)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			a.post(ctx, chatBody)
+			<-aborted
+			if e := a.last(); e.Outcome != outcomeCanceled {
+				t.Errorf("remote %t: outcome %q, want canceled", remote, e.Outcome)
+			}
+		})
+	}
+}
+
+func TestSilentPeersStreamIsServedElsewhere(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		hung := make(chan struct{})
+		b.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			startStream(w, roleChunk)
+			close(hung)
+			<-r.Context().Done()
+		})
+		a.book.refuse = "draining"
+		go func() {
+			<-hung
+			a.book.mu.Lock()
+			a.book.refuse = ""
+			a.book.mu.Unlock()
+			a.View.Tick(time.Now().Add(silenceOfDead + time.Millisecond))
+		}()
+		if w := a.post(t.Context(), chatBody); w.Body.String() != (echoEngine{"a"}).answer() {
+			t.Errorf("got %d %q", w.Code, w.Body)
+		}
+	})
+}
+
+func TestFullMeshHoldsRequestsThenRefuses(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		a.book.limit, b.book.limit = 1, 1
+		a.book.n, b.book.n = 1, 1
+		m.tell()
+		start := time.Now()
+		w := a.post(t.Context(), chatBody)
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" || time.Since(start) < a.QueueTimeout {
+			t.Errorf("got %d after %v with Retry-After %q", w.Code, time.Since(start), w.Header().Get("Retry-After"))
+		}
+		go func() {
+			time.Sleep(2 * time.Second)
+			b.book.mu.Lock()
+			b.book.n = 0
+			b.book.mu.Unlock()
+			m.tell()
+		}()
+		start = time.Now()
+		if w := a.post(t.Context(), chatBody); w.Code != http.StatusOK || time.Since(start) > 2*time.Second+200*time.Millisecond {
+			t.Errorf("got %d after %v, want 200 soon after an engine became free", w.Code, time.Since(start))
+		}
+		a.book.n = 0
+	})
+}
+
+func TestNoEngineIs503(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		a.book.down, b.book.down = true, true
+		m.tell()
+		w := a.post(t.Context(), chatBody)
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("got %d %q", w.Code, w.Body)
+		}
+	})
+}
+
+func TestBounceGoesToAnotherOwner(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "queue"
+		w := a.post(t.Context(), chatBody)
+		if w.Body.String() != (echoEngine{"b"}).answer() {
+			t.Errorf("got %d %q", w.Code, w.Body)
+		}
+	})
+}
+
+func TestHeldHeaderGoesOutWithCommentsAfterAWhile(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			startStream(w, roleChunk)
+			time.Sleep(holdLimit + commentPeriod + time.Second)
+			_, _ = io.WriteString(w, chunkOf("late")+doneChunk)
+		})
+		w := a.post(t.Context(), chatBody)
+		const comment = ": waiting for the first token\n\n"
+		if want := comment + comment + roleChunk + chunkOf("late") + doneChunk; w.Body.String() != want {
+			t.Errorf("got %q, want %q", w.Body, want)
+		}
+	})
+}
+
+func TestBadRequestsAreRefusedBeforeAnyEngineSeesThem(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("an engine saw a bad request") })
+		a.engine, b.engine = never, never
+		a.MaxBody = 1000
+		tests := []struct {
+			name, method, path, body string
+			status                   int
+			change                   func(*http.Request)
+		}{
+			{"malformed JSON", "POST", "/v1/chat/completions", `{"model":`, 400, nil},
+			{"wrong type", "POST", "/v1/chat/completions", `{"model":"m","messages":"x"}`, 400, nil},
+			{"unknown model", "POST", "/v1/chat/completions", strings.Replace(chatBody, `"m"`, `"nope"`, 1), 404, nil},
+			{"empty messages", "POST", "/v1/chat/completions", `{"model":"m","messages":[]}`, 400, nil},
+			{"body over the limit", "POST", "/v1/chat/completions", strings.Repeat(" ", 1001), 413, nil},
+			{"body over the limit without length", "POST", "/v1/chat/completions", strings.Repeat(" ", 1001), 413,
+				func(r *http.Request) { r.ContentLength = -1 }},
+			{"truncated body", "POST", "/v1/chat/completions", `{"mod`, 400,
+				func(r *http.Request) { r.Body = io.NopCloser(io.MultiReader(r.Body, brokenReader{})) }},
+			{"header over the limit", "POST", "/v1/chat/completions", chatBody, 431,
+				func(r *http.Request) { r.Header.Set("X-Long", strings.Repeat("x", maxHeaderBytes)) }},
+			{"route not allowed", "POST", "/v1/load_lora_adapter", `{}`, 404, nil},
+			{"engine's admin route", "POST", "/reset_prefix_cache", ``, 404, nil},
+			{"method not allowed", "DELETE", "/v1/models", ``, 405, nil},
+			{"field not allowed", "POST", "/v1/chat/completions", strings.Replace(chatBody, `{`, `{"priority":1,`, 1), 400, nil},
+		}
+		for _, tt := range tests {
+			r := httptest.NewRequestWithContext(t.Context(), tt.method, tt.path, strings.NewReader(tt.body))
+			if tt.change != nil {
+				tt.change(r)
+			}
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, r)
+			if w.Code != tt.status || !strings.Contains(w.Body.String(), `"error"`) || w.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("%s: got %d %q, want %d in the API's error shape", tt.name, w.Code, w.Body, tt.status)
+			}
+			if e := a.last(); e.Outcome != outcomeBadRequest || e.Reason == "" {
+				t.Errorf("%s: event has outcome %q, reason %q", tt.name, e.Outcome, e.Reason)
+			}
+		}
+	})
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestModelsAreTheUnionOfTheMesh(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, _ *memAgent) {
+		other := described("b/0", 1)
+		other.Models = []engine.Model{{Name: "n", MaxContext: 7}}
+		a.View.Announce("b", []engine.Engine{other}, time.Now())
+		w := httptest.NewRecorder()
+		a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/models", nil))
+		for _, want := range []string{`"id":"alias"`, `"id":"m"`, `"id":"n"`, `"max_model_len":7`} {
+			if !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s is missing in %s", want, w.Body)
+			}
+		}
+	})
+}
+
+func TestStoredResponseIsFoundWhereItIs(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.engine = http.NotFoundHandler()
+		b.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
+		for path, status := range map[string]int{"/v1/responses/resp_1": 200} {
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+			if w.Code != status || w.Body.String() != path {
+				t.Errorf("got %d %q", w.Code, w.Body)
+			}
+		}
+	})
+}
+
+func TestAbortedRequestsLeaveNothingBehind(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		for _, agent := range []*memAgent{a, b} {
+			agent.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				for range 50 {
+					startStream(w, chunkOf("x"))
+					select {
+					case <-time.After(10 * time.Millisecond):
+					case <-r.Context().Done():
+						return
+					}
+				}
+			})
+		}
+		done := make(chan struct{})
+		for i := range 200 {
+			go func() {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(i)*time.Millisecond, errors.New("gone"))
+				defer cancel()
+				[]*memAgent{a, b}[i%2].post(ctx, chatBody)
+				done <- struct{}{}
+			}()
+		}
+		for range 200 {
+			<-done
+		}
+	})
+}

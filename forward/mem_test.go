@@ -1,0 +1,323 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// memMesh is a mesh in memory: agents that open streams to each other, each with one engine.
+type memMesh struct {
+	t      *testing.T
+	agents map[string]*memAgent
+}
+
+type memAgent struct {
+	*Ingress
+	mesh   *memMesh
+	book   *memBooker
+	engine http.Handler
+	mu     sync.Mutex
+	mute   bool // accepts streams and never answers
+	events []Event
+}
+
+func newMemMesh(t *testing.T, names ...string) *memMesh {
+	m := &memMesh{t: t, agents: map[string]*memAgent{}}
+	for _, name := range names {
+		m.add(name)
+	}
+	m.tell()
+	return m
+}
+
+func (m *memMesh) add(name string) {
+	a := &memAgent{mesh: m, book: &memBooker{}, engine: echoEngine{name}}
+	index := cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU)
+	c := DefaultConfig()
+	c.Agent, c.Index, c.View, c.Peers = name, index, NewView(name, index), a
+	c.Transport = handlerTransport{a}
+	c.Engines = []LocalEngine{{Name: "0", URL: &url.URL{Scheme: "http", Host: name}, APIKey: "engine-key", Booker: a.book}}
+	c.Record = func(e Event) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.events = append(a.events, e)
+	}
+	g, err := New(c)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	a.Ingress = g
+	m.agents[name] = a
+}
+
+// tell makes every agent hear of every other.
+func (m *memMesh) tell() {
+	for _, to := range m.agents {
+		for name, from := range m.agents {
+			to.View.Announce(name, []engine.Engine{described(engine.MakeID(name, "0"), 1)}, time.Now())
+			to.View.Hear(name, from.Owner.Report(time.Hour), time.Now())
+		}
+	}
+}
+
+// idle fails the test unless every counter of every agent is zero.
+func (m *memMesh) idle() {
+	m.t.Helper()
+	for name, a := range m.agents {
+		a.Wait()
+		inFlight, waiting := a.Active()
+		if booked := a.book.booked(); inFlight != 0 || waiting != 0 || booked != 0 || a.held.Load() != 0 {
+			m.t.Errorf("%s: %d in flight, %d waiting, %d booked, %d body bytes; want none", name, inFlight, waiting, booked, a.held.Load())
+		}
+	}
+}
+
+func (a *memAgent) last() Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.events[len(a.events)-1]
+}
+
+func (a *memAgent) OpenRequest(ctx context.Context, agent string) (Stream, error) {
+	return a.open(ctx, agent, func(ctx context.Context, o *Owner, s Stream) { _ = o.ServeRequest(ctx, s) })
+}
+
+func (a *memAgent) OpenProbe(ctx context.Context, agent string) (Stream, error) {
+	return a.open(ctx, agent, func(_ context.Context, o *Owner, s Stream) { _ = o.ServeProbe(s, time.Hour) })
+}
+
+func (a *memAgent) RTT(string) time.Duration { return 100 * time.Microsecond }
+
+func (a *memAgent) open(_ context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
+	peer := a.mesh.agents[agent]
+	if peer == nil {
+		return nil, errors.New("no connection")
+	}
+	here, there := memStreams()
+	peer.mu.Lock()
+	defer peer.mu.Unlock()
+	if peer.mute {
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		return here, nil
+	}
+	go serve(context.Background(), peer.Owner, there)
+	return here, nil
+}
+
+// memStream is one end of a stream in memory.
+type memStream struct {
+	in, out net.Conn
+	ctx     context.Context
+	cancel  context.CancelFunc // of this end
+	peer    context.CancelFunc // of the other end
+}
+
+func memStreams() (a, b *memStream) {
+	r1, w1 := net.Pipe()
+	r2, w2 := net.Pipe()
+	ctxA, cancelA := context.WithCancel(context.Background())
+	ctxB, cancelB := context.WithCancel(context.Background())
+	return &memStream{r2, w1, ctxA, cancelA, cancelB}, &memStream{r1, w2, ctxB, cancelB, cancelA}
+}
+
+func (s *memStream) Read(p []byte) (int, error)        { return s.in.Read(p) }
+func (s *memStream) Write(p []byte) (int, error)       { return s.out.Write(p) }
+func (s *memStream) CloseWrite() error                 { return s.out.Close() }
+func (s *memStream) Context() context.Context          { return s.ctx }
+func (s *memStream) SetReadDeadline(t time.Time) error { return s.in.SetReadDeadline(t) }
+
+func (s *memStream) Close() error {
+	s.cancel()
+	return errors.Join(s.out.Close(), s.in.Close())
+}
+
+func (s *memStream) Cancel(uint64) {
+	s.peer()
+	_ = s.Close()
+}
+
+// memBooker counts bookings. Limit bounds them; the next is refused as full.
+type memBooker struct {
+	mu     sync.Mutex
+	n      int
+	seq    uint64
+	limit  int
+	down   bool
+	refuse Refused
+	ends   []Outcome
+}
+
+func (b *memBooker) booked() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}
+
+func (b *memBooker) Admit(Admission) (Booking, engine.Load, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refuse != "" {
+		return nil, b.loadLocked(), b.refuse
+	}
+	if b.limit > 0 && b.n >= b.limit {
+		return nil, b.loadLocked(), Refused("full")
+	}
+	b.n++
+	return &memBooking{b: b}, b.loadLocked(), nil
+}
+
+func (b *memBooker) Load() engine.Load {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.loadLocked()
+}
+
+func (b *memBooker) loadLocked() engine.Load {
+	b.seq++
+	l := engine.Load{Seq: b.seq, InFlight: b.n, PrefillRate: 16000, BytesPerToken: 4}
+	if b.limit > 0 && b.n >= b.limit {
+		l.Flags |= engine.Full
+	}
+	if b.down {
+		l.Flags |= engine.Down
+	}
+	return l
+}
+
+func (b *memBooker) NoteUnreachable() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.down = true
+}
+
+type memBooking struct {
+	b    *memBooker
+	once sync.Once
+}
+
+func (k *memBooking) FirstContent() {}
+
+func (k *memBooking) Finish(o Outcome) {
+	k.once.Do(func() {
+		k.b.mu.Lock()
+		defer k.b.mu.Unlock()
+		k.b.n--
+		k.b.ends = append(k.b.ends, o)
+	})
+}
+
+// handlerTransport runs an agent's engine as a handler, streaming.
+type handlerTransport struct {
+	a *memAgent
+}
+
+func (h handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, w := io.Pipe()
+	rw := &pipeWriter{header: http.Header{}, w: w, ready: make(chan struct{})}
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				rw.abort(fmt.Errorf("%v", p))
+				return
+			}
+			rw.WriteHeader(http.StatusOK)
+			_ = w.Close()
+		}()
+		h.a.engine.ServeHTTP(rw, r)
+	}()
+	select {
+	case <-rw.ready:
+		if rw.err != nil {
+			return nil, rw.err
+		}
+		context.AfterFunc(r.Context(), func() { _ = body.CloseWithError(r.Context().Err()) })
+		return &http.Response{StatusCode: rw.status, Header: rw.sent, Body: body, Request: r}, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+type pipeWriter struct {
+	header, sent http.Header
+	status       int
+	w            *io.PipeWriter
+	ready        chan struct{}
+	once         sync.Once
+	err          error
+}
+
+func (p *pipeWriter) Header() http.Header { return p.header }
+
+func (p *pipeWriter) WriteHeader(status int) {
+	p.once.Do(func() {
+		p.status, p.sent = status, p.header.Clone()
+		close(p.ready)
+	})
+}
+
+func (p *pipeWriter) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	return p.w.Write(b)
+}
+
+func (p *pipeWriter) Flush() {}
+
+func (p *pipeWriter) abort(err error) {
+	p.once.Do(func() {
+		p.err = err
+		close(p.ready)
+	})
+	_ = p.w.CloseWithError(err)
+}
+
+// echoEngine streams three words and its own name.
+type echoEngine struct {
+	name string
+}
+
+func chunkOf(text string) string {
+	return `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"` + text + `"}}]}` + "\n\n"
+}
+
+const (
+	roleChunk  = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}` + "\n\n"
+	usageChunk = `data: {"id":"c","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":3}}}` + "\n\n"
+	doneChunk  = "data: [DONE]\n\n"
+)
+
+func (e echoEngine) answer() string {
+	return roleChunk + chunkOf("one") + chunkOf("two") + chunkOf(e.name) + usageChunk + doneChunk
+}
+
+func (e echoEngine) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for event := range strings.SplitAfterSeq(e.answer(), "\n\n") {
+		_, _ = io.WriteString(w, event)
+	}
+}
+
+const chatBody = `{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}`
+
+func (a *memAgent) post(ctx context.Context, body string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/chat/completions", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	for _, f := range change {
+		f(r)
+	}
+	w := httptest.NewRecorder()
+	a.ServeHTTP(w, r)
+	return w
+}

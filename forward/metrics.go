@@ -1,0 +1,101 @@
+package forward
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// modelLabels bounds the values of the model label: clients choose model names, and each value is a time series.
+const modelLabels = 64
+
+type metrics struct {
+	requests  *prometheus.CounterVec
+	refused   *prometheus.CounterVec
+	attempts  *prometheus.CounterVec
+	probes    *prometheus.CounterVec
+	ttft      *prometheus.HistogramVec
+	decision  prometheus.Histogram
+	overlap   prometheus.Histogram
+	promptTok prometheus.Counter
+	cachedTok prometheus.Counter
+	inFlight  prometheus.Gauge
+	bodyBytes prometheus.Gauge
+
+	mu     sync.Mutex
+	models map[string]bool
+}
+
+func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
+	f := promauto.With(reg)
+	const ns, sub = "kvmesh", "forward"
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help}
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help, Buckets: buckets}
+	}
+	f.NewGaugeFunc(gauge("waiting_requests", "Requests held here because every engine of their model is full. "+
+		"Worry when it stays above zero: the mesh is too small for its load."), waiting)
+	return &metrics{
+		models: map[string]bool{},
+		requests: counter("requests_total", "Requests taken in by this agent, by how they ended. "+
+			"Worry about any outcome other than ok, canceled and bad_request.", "model", "outcome"),
+		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
+		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
+			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
+		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
+		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from the request's arrival to the first content sent to the client.",
+			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
+		decision: f.NewHistogram(histogram("decision_duration_seconds", "Time for keys, overlap and choice, without probes. "+
+			"Worry above a millisecond.", prometheus.ExponentialBuckets(0.00001, 2, 14))),
+		overlap: f.NewHistogram(histogram("overlap_tokens", "Estimated overlap with the chosen engine.",
+			prometheus.ExponentialBuckets(64, 2, 13))),
+		promptTok: f.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "prompt_tokens_total",
+			Help: "Prompt tokens of requests whose engine reported cached tokens."}),
+		cachedTok: f.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "cached_tokens_total",
+			Help: "Prompt tokens served from cache, as engines report. Its share of prompt_tokens_total is the hit rate."}),
+		inFlight:  f.NewGauge(gauge("in_flight_requests", "Requests taken in by this agent and not ended yet.")),
+		bodyBytes: f.NewGauge(gauge("body_bytes", "Bytes of request bodies held. Worry near the byte budget.")),
+	}
+}
+
+// model returns the label for a model: its name while there are few, then "other".
+func (m *metrics) model(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.models[name] {
+		if len(m.models) >= modelLabels {
+			return "other"
+		}
+		m.models[name] = true
+	}
+	return name
+}
+
+// observe counts one ended request.
+func (m *metrics) observe(e *Event) {
+	model := "none"
+	if e.Outcome != outcomeBadRequest {
+		model = m.model(e.Model)
+	}
+	m.requests.WithLabelValues(model, e.Outcome).Inc()
+	for _, a := range e.Attempts {
+		m.attempts.WithLabelValues(a.Result).Inc()
+	}
+	if e.TTFT > 0 {
+		m.ttft.WithLabelValues(model).Observe(e.TTFT.Seconds())
+	}
+	if e.Engine != "" {
+		m.decision.Observe(e.Decision.Seconds())
+		m.overlap.Observe(float64(e.OverlapTokens))
+	}
+	if e.CachedTokens != nil {
+		m.promptTok.Add(float64(e.PromptTokens))
+		m.cachedTok.Add(float64(*e.CachedTokens))
+	}
+}

@@ -1,0 +1,311 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// Booker books load at one engine. Its methods are safe for concurrent use.
+type Booker interface {
+	// Admit accepts the request and books it, or refuses with a Refused.
+	Admit(Admission) (Booking, engine.Load, error)
+	// Load returns the load of the engine now.
+	Load() engine.Load
+	// NoteUnreachable tells that the engine refused a connection, so that its health is looked at now.
+	NoteUnreachable()
+}
+
+// Refused says why an engine did not take a request, in one of a closed set of words.
+type Refused string
+
+// Error implements error.
+func (r Refused) Error() string { return string(r) }
+
+// Admission is what a booker needs to know of a request.
+type Admission struct {
+	Prompt        *cachestate.Prompt
+	Generation    engine.Generation // 0 when the decision saw no digest
+	QueuedAtProbe float64           // seconds; negative when the engine was not probed
+	Second        bool              // a second owner accepts unless down, draining or full
+}
+
+// Booking is the load of one accepted request. Both methods may be called more than once; only the first call counts.
+type Booking interface {
+	// FirstContent tells that the first content of the answer came: the prefill is done.
+	FirstContent()
+	// Finish undoes the booking.
+	Finish(Outcome)
+}
+
+// Outcome is what is known when a request has ended.
+type Outcome struct {
+	Usage    openai.Usage
+	HasUsage bool
+	Failed   bool // the engine gave no complete answer: nothing is learned from it
+}
+
+// LocalEngine is an engine beside this agent.
+type LocalEngine struct {
+	Name   string
+	URL    *url.URL // scheme, host and a path prefix
+	APIKey string   // sent instead of what the client sent
+	Booker Booker
+}
+
+// Owner serves requests on the engines of this agent, for its own ingress and for peers. It is safe for concurrent use.
+type Owner struct {
+	engines map[string]LocalEngine
+	client  *http.Client
+	maxBody int
+}
+
+// engineIdle is how long a connection to an engine is kept for the next request. Engines close theirs after 5 s (uvicorn's
+// default); a connection kept longer than that would meet the next request with a reset.
+const engineIdle = 4 * time.Second
+
+// NewEngineTransport returns the transport for requests to engines.
+func NewEngineTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost:   256,
+		IdleConnTimeout:       engineIdle,
+		DisableCompression:    true, // the client gets the bytes that the engine sent
+		ExpectContinueTimeout: time.Second,
+	}
+}
+
+func newOwner(engines []LocalEngine, transport http.RoundTripper, maxBody int) *Owner {
+	o := &Owner{
+		engines: map[string]LocalEngine{},
+		maxBody: maxBody,
+		client: &http.Client{
+			Transport: transport,
+			// An engine that redirects would make the agent dial where the engine, or whoever answers for it, says.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+	for _, e := range engines {
+		o.engines[e.Name] = e
+	}
+	return o
+}
+
+// receiver takes an answer as it comes. An error from it ends the request.
+type receiver interface {
+	accepted(engine.Load) error
+	head(*head) error
+	data(b []byte, content bool) error
+}
+
+// bounce says that an owner did not accept: nothing was sent to the engine.
+type bounce struct {
+	verdict
+}
+
+func (b *bounce) Error() string { return "bounced: " + b.Reason }
+
+// failure says that an engine, or the way to it, failed after the accept. Reason is one of a closed set of words.
+type failure struct {
+	Reason string
+	Err    error
+}
+
+func (f *failure) Error() string { return fmt.Sprintf("%s: %v", f.Reason, f.Err) }
+func (f *failure) Unwrap() error { return f.Err }
+
+// serve books the request, hands it to the engine and passes the answer on. The error is a *bounce when the engine was
+// not asked, a *failure when it failed, or what the receiver returned. The booking is undone on every path.
+func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error), to receiver) (ending, error) {
+	e, ok := o.engines[c.Engine]
+	if !ok {
+		return ending{}, &bounce{verdict{Reason: "unknown"}}
+	}
+	booking, load, err := e.Booker.Admit(Admission{
+		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Second: c.Second,
+	})
+	if err != nil {
+		return ending{}, &bounce{verdict{Reason: err.Error(), Load: load}}
+	}
+	outcome := Outcome{Failed: true}
+	defer func() {
+		outcome.Failed = outcome.Failed && ctx.Err() == nil // a client that goes away is no failure of the engine
+		booking.Finish(outcome)
+	}()
+	if err := to.accepted(load); err != nil {
+		return ending{}, err
+	}
+	b, err := body()
+	if err != nil {
+		return ending{}, &failure{"truncated_body", err}
+	}
+	resp, err := o.ask(ctx, e, c, b)
+	if err != nil {
+		return ending{}, engineFailure(e, err)
+	}
+	defer resp.Body.Close()
+	if err := to.head(&head{resp.StatusCode, answerHeader(resp.Header)}); err != nil {
+		return ending{}, err
+	}
+	outcome, err = o.relay(c, resp, booking, to)
+	if err != nil {
+		return ending{}, err
+	}
+	booking.Finish(outcome)
+	return ending{outcome.Usage, outcome.HasUsage, e.Booker.Load()}, nil
+}
+
+// ask sends the request to the engine. A kept connection that the engine has closed meanwhile is replaced once: the nil
+// Idempotency-Key lets the transport send a POST again when no byte of an answer came, and is not itself sent.
+func (o *Owner) ask(ctx context.Context, e LocalEngine, c *call, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, c.Method, strings.TrimSuffix(e.URL.String(), "/")+c.Path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = c.Header.Clone()
+	if req.Header == nil {
+		req.Header = http.Header{}
+	}
+	if c.Method != http.MethodGet {
+		req.Header["Idempotency-Key"] = nil
+	}
+	req.Header.Set("X-Request-Id", c.ID)
+	if e.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+e.APIKey)
+	}
+	return o.client.Do(req)
+}
+
+func engineFailure(e LocalEngine, err error) error {
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		e.Booker.NoteUnreachable()
+		return &failure{"refused", err}
+	}
+	return &failure{"reset", err}
+}
+
+// relay passes the engine's answer on: event by event when it is a stream, else as it comes.
+func (o *Owner) relay(c *call, resp *http.Response, b Booking, to receiver) (Outcome, error) {
+	route, _ := openai.RouteFor(c.Method, pathOnly(c.Path))
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return relayEvents(route, resp.Body, b, to)
+	}
+	return relayWhole(route, resp, b, to)
+}
+
+// usageWindow is how much of an answer that is no stream is kept to read its usage. Answers above it teach nothing.
+const usageWindow = 4 << 20
+
+func relayWhole(route openai.Route, resp *http.Response, b Booking, to receiver) (Outcome, error) {
+	good := resp.StatusCode < 300
+	var kept []byte
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := resp.Body.Read(buf)
+		if n > 0 {
+			if good {
+				b.FirstContent()
+			}
+			if len(kept)+n <= usageWindow {
+				kept = append(kept, buf[:n]...)
+			}
+			if err := to.data(buf[:n], true); err != nil {
+				return Outcome{Failed: true}, err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			usage, ok := openai.ParseUsage(route, kept)
+			return Outcome{Usage: usage, HasUsage: ok && good, Failed: !good}, nil
+		}
+		if err != nil {
+			return Outcome{Failed: true}, &failure{"reset", err}
+		}
+	}
+}
+
+// eventLimit bounds one line of an engine's event stream: the token ids of a very long prompt come in one line.
+const eventLimit = 32 << 20
+
+func relayEvents(route openai.Route, body io.Reader, b Booking, to receiver) (Outcome, error) {
+	events := openai.NewStream(route, eventLimit)
+	buf := make([]byte, 32<<10)
+	var out []byte
+	content, failed, done := false, false, false
+	for {
+		n, err := body.Read(buf)
+		out = out[:0]
+		feedErr := events.Feed(buf[:n], func(e openai.Event) bool {
+			out = append(out, e.Raw...)
+			content = content || e.Content
+			failed = failed || e.Failed
+			done = done || e.Done
+			return true
+		})
+		if content {
+			b.FirstContent()
+		}
+		if len(out) > 0 {
+			if err := to.data(out, content || failed); err != nil {
+				return Outcome{Failed: true}, err
+			}
+		}
+		if feedErr != nil {
+			return Outcome{Failed: true}, &failure{"bad_event", feedErr}
+		}
+		if errors.Is(err, io.EOF) {
+			return finishEvents(events, failed, done)
+		}
+		if err != nil {
+			return Outcome{Failed: true}, &failure{"reset", err}
+		}
+	}
+}
+
+var errNoEnd = errors.New("the stream ended without its last event")
+
+// finishEvents looks whether the stream is whole: an engine that dies may still close its connection in order.
+func finishEvents(events *openai.Stream, failed, done bool) (Outcome, error) {
+	err := events.Close()
+	if err == nil && !done && !failed {
+		err = errNoEnd
+	}
+	if err != nil {
+		return Outcome{Failed: true}, &failure{"truncated", err}
+	}
+	usage, ok := events.Usage()
+	return Outcome{Usage: usage, HasUsage: ok, Failed: failed}, nil
+}
+
+func pathOnly(p string) string {
+	path, _, _ := strings.Cut(p, "?")
+	return path
+}
+
+// load returns the load of an engine of this agent now; was when there is no such engine any more.
+func (o *Owner) load(name string, was engine.Load) engine.Load {
+	if e, ok := o.engines[name]; ok {
+		return e.Booker.Load()
+	}
+	return was
+}
+
+// Report returns the loads of all engines of this agent: the answer to a probe.
+func (o *Owner) Report(period time.Duration) Report {
+	r := Report{Period: period}
+	for name, e := range o.engines {
+		r.Loads = append(r.Loads, EngineLoad{name, e.Booker.Load()})
+	}
+	return r
+}

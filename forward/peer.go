@@ -1,0 +1,195 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Peers opens streams to other agents. It is safe for concurrent use.
+type Peers interface {
+	// OpenRequest opens a stream that the peer answers with its Owner's ServeRequest.
+	OpenRequest(ctx context.Context, agent string) (Stream, error)
+	// OpenProbe opens a stream that the peer answers with its Owner's ServeProbe.
+	OpenProbe(ctx context.Context, agent string) (Stream, error)
+	// RTT returns the smoothed round trip to the peer; 0 when it is not known.
+	RTT(agent string) time.Duration
+}
+
+// acceptFloor is the least time that an owner has to accept or to answer a probe before that counts as missed. Accepts
+// take a fraction of a millisecond; a collector or a busy core can hold one up by tens.
+const acceptFloor = 50 * time.Millisecond
+
+func acceptDeadline(rtt time.Duration) time.Duration { return max(acceptFloor, 4*rtt) }
+
+// errMissed says that a peer did not accept in time.
+var errMissed = errors.New("no accept in time")
+
+// askPeer has another agent serve the request on one of its engines. Patience multiplies the accept deadline.
+func askPeer(ctx context.Context, peers Peers, agent string, c *call, body []byte, patience int, to receiver) (ending, error) {
+	wait := acceptDeadline(peers.RTT(agent)) * time.Duration(patience)
+	openCtx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	s, err := peers.OpenRequest(openCtx, agent)
+	if err != nil {
+		return ending{}, missed(ctx, err)
+	}
+	h := &hop{Stream: s, frames: newFrameReader(s), out: newFrameWriter(s)}
+	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })
+	defer stop()
+	end, err := h.run(c, body, time.Now().Add(wait), to)
+	if err != nil {
+		s.Cancel(codeCanceled)
+	} else {
+		_ = s.Close() // the answer is complete
+	}
+	if cause := context.Cause(ctx); cause != nil && err != nil {
+		return ending{}, &failure{"peer_lost", cause}
+	}
+	return end, err
+}
+
+func missed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &failure{"peer_lost", context.Cause(ctx)}
+	}
+	return fmt.Errorf("%w: %w", errMissed, err)
+}
+
+// hop is the ingress side of one request stream.
+type hop struct {
+	Stream
+	frames   *frameReader
+	out      *frameWriter
+	accepted bool
+}
+
+func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending, error) {
+	if err := h.request(c, body); err != nil {
+		return ending{}, fmt.Errorf("%w: %w", errMissed, err)
+	}
+	_ = h.SetReadDeadline(deadline)
+	for {
+		t, payload, err := h.frames.read()
+		if err != nil {
+			return ending{}, h.broken(err)
+		}
+		switch t {
+		case frameAccept:
+			err = h.accept(payload, body, to)
+		case frameHead:
+			err = receiveHead(payload, to)
+		case frameData, frameContent:
+			err = to.data(payload, t == frameContent)
+		case frameBounce:
+			v, err := parseVerdict(payload)
+			return ending{}, errors.Join(&bounce{v}, err)
+		case frameFail:
+			v, err := parseVerdict(payload)
+			return ending{}, &failure{v.Reason, errors.Join(errors.New("engine failed"), err)}
+		case frameEnd:
+			return parseEnding(payload)
+		default: // a later version's frame
+		}
+		if err != nil {
+			return ending{}, err
+		}
+	}
+}
+
+// request sends the REQUEST frame and, when it is small, the body at once.
+func (h *hop) request(c *call, body []byte) error {
+	if err := h.out.write(frameRequest, appendCall(nil, c)); err != nil {
+		return err
+	}
+	if len(body) <= earlyBody {
+		return h.sendBody(body)
+	}
+	return h.out.flush()
+}
+
+func (h *hop) sendBody(body []byte) error {
+	for len(body) > 0 {
+		n := min(len(body), chunk)
+		if err := h.out.write(frameBody, body[:n]); err != nil {
+			return err
+		}
+		body = body[n:]
+	}
+	if err := h.out.flush(); err != nil {
+		return err
+	}
+	return h.CloseWrite()
+}
+
+func (h *hop) accept(payload, body []byte, to receiver) error {
+	v, err := parseVerdict(payload)
+	if err != nil {
+		return err
+	}
+	h.accepted = true
+	_ = h.SetReadDeadline(time.Time{})
+	if err := to.accepted(v.Load); err != nil {
+		return err
+	}
+	if len(body) <= earlyBody {
+		return nil
+	}
+	if err := h.sendBody(body); err != nil {
+		return &failure{"peer_lost", err}
+	}
+	return nil
+}
+
+// broken says what a read error means: before the accept nothing was served; after it a stream without END is lost.
+func (h *hop) broken(err error) error {
+	if !h.accepted {
+		return fmt.Errorf("%w: %w", errMissed, err)
+	}
+	return &failure{"peer_lost", unexpectedEOF(err)}
+}
+
+func receiveHead(payload []byte, to receiver) error {
+	h, err := parseHead(payload)
+	if err != nil {
+		return err
+	}
+	return to.head(h)
+}
+
+// probeLimit bounds the answer to a probe: 256 engines of at most 300 bytes.
+const probeLimit = 80 << 10
+
+// probe asks an agent for the loads of its engines: one round trip.
+func probe(ctx context.Context, peers Peers, agent string) (Report, error) {
+	s, err := peers.OpenProbe(ctx, agent)
+	if err != nil {
+		return Report{}, fmt.Errorf("open probe: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })
+	defer stop()
+	defer s.Close()
+	if err := s.CloseWrite(); err != nil {
+		return Report{}, fmt.Errorf("send probe: %w", err)
+	}
+	b, err := io.ReadAll(io.LimitReader(s, probeLimit))
+	if err != nil {
+		s.Cancel(codeCanceled)
+		return Report{}, fmt.Errorf("read probe answer: %w", err)
+	}
+	return ParseReport(b)
+}
+
+// loadOf returns one engine's load in a report.
+func (r Report) loadOf(id engine.ID) (engine.Load, bool) {
+	for _, l := range r.Loads {
+		if l.Name == id.Name() {
+			return l.Load, true
+		}
+	}
+	return engine.Load{}, false
+}

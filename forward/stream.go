@@ -1,0 +1,136 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Stream is one stream between two agents. Whoever has one ends it with Close, which delivers what was written and drops
+// what was not read, or with Cancel, which breaks both directions off: a stream that is not ended keeps its place among
+// those that the peer allows.
+type Stream interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+	Cancel(code uint64)
+	// Context is done when the peer has cancelled or closed, or the connection is lost.
+	Context() context.Context
+	SetReadDeadline(time.Time) error
+}
+
+// Codes of a cancelled stream. Those below 16 belong to the mesh.
+const (
+	codeCanceled uint64 = 16 + iota // nobody waits for the answer any more
+	codeProtocol                    // the other side broke the protocol
+)
+
+// requestDeadline is how long a peer may take to send the REQUEST frame of a stream that it opened.
+const requestDeadline = 5 * time.Second
+
+// ServeRequest serves a request stream that a peer opened. It returns when the answer is sent or given up, and leaves
+// the stream finished in both directions.
+func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
+	_ = s.SetReadDeadline(time.Now().Add(requestDeadline))
+	frames := newFrameReader(s)
+	t, payload, err := frames.read()
+	if err != nil || t != frameRequest {
+		s.Cancel(codeProtocol)
+		return fmt.Errorf("read request frame: type %d: %w", t, err)
+	}
+	c, err := parseCall(payload, o.maxBody)
+	if err != nil {
+		s.Cancel(codeProtocol)
+		return err
+	}
+	_ = s.SetReadDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.Context(), cancel)()
+	out := &frameSink{frames: newFrameWriter(s)}
+	end, err := o.serve(ctx, c, func() ([]byte, error) { return readBody(frames, c.BodySize) }, out)
+	return out.finish(s, end, err)
+}
+
+// readBody gathers the BODY frames of a request. It allocates as the bytes come, not as the peer announces them.
+func readBody(frames *frameReader, size int) ([]byte, error) {
+	body := make([]byte, 0, min(size, maxFrame))
+	for len(body) < size {
+		t, payload, err := frames.read()
+		if err != nil {
+			return nil, fmt.Errorf("read body: %w", unexpectedEOF(err))
+		}
+		if t != frameBody || len(body)+len(payload) > size {
+			return nil, fmt.Errorf("read body: frame of type %d and %d bytes is not part of it", t, len(payload))
+		}
+		body = append(body, payload...)
+	}
+	return body, nil
+}
+
+// frameSink is the receiver that sends an answer to a peer.
+type frameSink struct {
+	frames *frameWriter
+	buf    []byte
+}
+
+func (k *frameSink) send(t frameType, payload []byte) error {
+	if err := k.frames.write(t, payload); err != nil {
+		return err
+	}
+	return k.frames.flush()
+}
+
+func (k *frameSink) accepted(l engine.Load) error {
+	return k.send(frameAccept, appendVerdict(nil, verdict{Load: l}))
+}
+
+// head is not flushed: it goes out with the first bytes of the answer, which the ingress waits for anyway.
+func (k *frameSink) head(h *head) error { return k.frames.write(frameHead, appendHead(nil, h)) }
+
+func (k *frameSink) data(b []byte, content bool) error {
+	t := frameData
+	if content {
+		t = frameContent
+	}
+	for len(b) > maxFrame {
+		if err := k.frames.write(t, b[:maxFrame]); err != nil {
+			return err
+		}
+		b = b[maxFrame:]
+	}
+	return k.send(t, b)
+}
+
+// finish sends the last frame, as err says, and finishes the stream.
+func (k *frameSink) finish(s Stream, end ending, err error) error {
+	var refused *bounce
+	var failed *failure
+	switch {
+	case s.Context().Err() != nil:
+		s.Cancel(codeCanceled)
+		return err
+	case err == nil:
+		err = k.send(frameEnd, appendEnding(nil, end))
+	case errors.As(err, &refused):
+		err = k.send(frameBounce, appendVerdict(nil, refused.verdict))
+	case errors.As(err, &failed):
+		err = errors.Join(err, k.send(frameFail, appendVerdict(nil, verdict{Reason: failed.Reason})))
+	default: // the stream itself failed
+		s.Cancel(codeCanceled)
+		return err
+	}
+	return errors.Join(err, s.Close())
+}
+
+// ServeProbe answers a probe stream: the loads of all engines, read from memory.
+func (o *Owner) ServeProbe(s Stream, period time.Duration) error {
+	if _, err := s.Write(AppendReport(nil, o.Report(period))); err != nil {
+		s.Cancel(codeCanceled)
+		return fmt.Errorf("answer probe: %w", err)
+	}
+	return s.Close()
+}

@@ -1,0 +1,367 @@
+package forward
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// State says how far this agent may trust what it knows of an agent.
+type State uint8
+
+// The states, from best to worst. Own is this agent's own engines: always fresh.
+const (
+	Own         State = iota
+	Fresh             // heard within 1.5 of its heartbeat periods
+	Suspect           // silent longer, or one probe or accept missed: chosen only after it answers a probe
+	Unreachable       // two missed in a row or 3 periods silent: never chosen
+)
+
+// String returns the word for s in status and metrics.
+func (s State) String() string {
+	return [...]string{"own", "fresh", "suspect", "unreachable"}[s]
+}
+
+// silenceOfDead is how long an agent with live streams may be silent before those streams are given up. Shorter cuts
+// streams at a pause of a loaded machine; longer leaves clients waiting for an agent that is gone.
+const silenceOfDead = 3 * time.Second
+
+// errPeerSilent is the cause of a stream that ended because nothing was heard from its peer.
+var errPeerSilent = errors.New("peer is silent")
+
+// View is the load view: what this agent knows of every engine in the mesh. It is safe for concurrent use. It reads no
+// clock: callers pass the time in.
+type View struct {
+	self  string
+	index *cachestate.Index
+
+	mu      sync.RWMutex
+	agents  map[string]*agentView
+	engines map[engine.ID]*engineView
+	changed chan struct{} // closed and replaced when an engine may have become usable
+}
+
+type agentView struct {
+	heard  time.Time
+	period time.Duration
+	missed int             // probes and accepts in a row
+	down   bool            // its connection is lost, or it has left
+	alive  context.Context // done when its live streams are to be given up
+	kill   context.CancelCauseFunc
+}
+
+type engineView struct {
+	engine.Engine
+	load    engine.Load
+	loadAt  time.Time // zero when no load was heard yet
+	seconds float64   // prefill dispatched by this agent since the last news
+	sent    int       // requests dispatched by this agent since the last news
+}
+
+// NewView returns an empty view of the agent named self. Overlaps come from index.
+func NewView(self string, index *cachestate.Index) *View {
+	return &View{
+		self:    self,
+		index:   index,
+		agents:  map[string]*agentView{},
+		engines: map[engine.ID]*engineView{},
+		changed: make(chan struct{}),
+	}
+}
+
+// Announce replaces what is known of an agent's engines. An engine that is no longer named, or that began another
+// generation, loses its digest at once.
+func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.hearLocked(agent, 0, now)
+	named := map[engine.ID]bool{}
+	for _, e := range engines {
+		named[e.ID] = true
+		known := v.engines[e.ID]
+		if known == nil {
+			known = &engineView{}
+			v.engines[e.ID] = known
+		} else if known.Generation != e.Generation {
+			v.dropDigestLocked(e.ID, e.Generation)
+		}
+		known.Engine = e
+	}
+	for id := range v.engines {
+		if id.Agent() == agent && !named[id] {
+			v.forgetLocked(id)
+		}
+	}
+	v.wakeLocked()
+}
+
+func (v *View) dropDigestLocked(id engine.ID, next engine.Generation) {
+	if have, ok := v.index.Have(id); ok && have.Generation < next {
+		v.index.Remove(id)
+	}
+}
+
+func (v *View) forgetLocked(id engine.ID) {
+	delete(v.engines, id)
+	v.index.Remove(id)
+}
+
+// Hear takes in a report of an agent's loads. Loads older than what is known are ignored.
+func (v *View) Hear(agent string, r Report, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.hearLocked(agent, r.Period, now)
+	for _, l := range r.Loads {
+		v.setLoadLocked(engine.MakeID(agent, l.Name), l.Load, now)
+	}
+}
+
+// SetLoad takes in one engine's load, as it came with an accept, a bounce or the end of a request.
+func (v *View) SetLoad(id engine.ID, l engine.Load, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.hearLocked(id.Agent(), 0, now)
+	v.setLoadLocked(id, l, now)
+}
+
+func (v *View) setLoadLocked(id engine.ID, l engine.Load, now time.Time) {
+	e := v.engines[id]
+	if e == nil || l.Seq <= e.load.Seq {
+		return
+	}
+	better := !e.load.Usable() && l.Usable()
+	e.load, e.loadAt, e.seconds, e.sent = l, now, 0, 0
+	if better {
+		v.wakeLocked()
+	}
+}
+
+func (v *View) hearLocked(agent string, period time.Duration, now time.Time) {
+	a := v.agents[agent]
+	if a == nil {
+		a = &agentView{period: time.Second}
+		a.alive, a.kill = context.WithCancelCause(context.Background())
+		v.agents[agent] = a
+	}
+	if a.alive.Err() != nil {
+		a.alive, a.kill = context.WithCancelCause(context.Background())
+	}
+	if period > 0 {
+		a.period = period
+	}
+	a.heard, a.missed, a.down = now, 0, false
+}
+
+// Missed notes that an agent did not answer a probe, or did not accept, in time.
+func (v *View) Missed(agent string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if a := v.agents[agent]; a != nil {
+		a.missed++
+	}
+}
+
+// PeerUp notes a connection to an agent. Its engines are known from its announcement.
+func (v *View) PeerUp(agent string, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.hearLocked(agent, 0, now)
+}
+
+// PeerDown notes that an agent left or that its connection is lost: it is not chosen until it is heard again, and its
+// streams are given up with cause.
+func (v *View) PeerDown(agent string, cause error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if a := v.agents[agent]; a != nil {
+		a.down = true
+		a.kill(cause)
+	}
+}
+
+// PeerReplaced forgets the loads and digests of an agent that began a new life: its next announcement tells the rest.
+func (v *View) PeerReplaced(agent string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for id := range v.engines {
+		if id.Agent() == agent {
+			v.forgetLocked(id)
+		}
+	}
+}
+
+// Tick gives up the streams of agents that have been silent for too long. Call it a few times a second.
+func (v *View) Tick(now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for name, a := range v.agents {
+		if name != v.self && now.Sub(a.heard) > silenceOfDead {
+			a.kill(errPeerSilent)
+		}
+	}
+}
+
+// Alive returns a context that is done, with its cause, when streams of the agent are to be given up.
+func (v *View) Alive(agent string) context.Context {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if a := v.agents[agent]; a != nil {
+		return a.alive
+	}
+	return context.Background()
+}
+
+// Changed returns a channel that is closed when an engine may have become usable.
+func (v *View) Changed() <-chan struct{} {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.changed
+}
+
+func (v *View) wakeLocked() {
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// Dispatch adds a request of this agent to its view of an engine, until the next news of that engine.
+func (v *View) Dispatch(id engine.ID, prefillSeconds float64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if e := v.engines[id]; e != nil {
+		e.seconds += prefillSeconds
+		e.sent++
+	}
+}
+
+// Models returns the models of the mesh by canonical name, each once, in order of name.
+func (v *View) Models() []engine.Model {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	seen := map[string]engine.Model{}
+	for _, e := range v.engines {
+		for _, m := range e.Models {
+			if have, ok := seen[m.Name]; !ok || len(m.Aliases) > len(have.Aliases) {
+				seen[m.Name] = m
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(seen), func(a, b engine.Model) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Canonical returns the canonical name of the model that answers to name. When engines disagree the smallest wins, so
+// that every ingress makes the same keys. An empty name stands for the only model of the mesh.
+func (v *View) Canonical(name string) (string, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	canonical, found := "", false
+	for _, e := range v.engines {
+		if m, ok := e.Serves(name); ok && (!found || m.Name < canonical) {
+			canonical, found = m.Name, true
+		}
+	}
+	return canonical, found
+}
+
+// Candidates returns every engine that answers to the model, with its load as of now. Overlaps are not filled in.
+func (v *View) Candidates(model string, now time.Time) []Candidate {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	out := make([]Candidate, 0, len(v.engines))
+	for id, e := range v.engines {
+		if _, ok := e.Serves(model); ok {
+			out = append(out, v.candidateLocked(id, e, now))
+		}
+	}
+	return out
+}
+
+// Usable reports whether some engine of the mesh can take a request now.
+func (v *View) Usable(now time.Time) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for id, e := range v.engines {
+		if c := v.candidateLocked(id, e, now); len(e.Models) > 0 && c.Known && c.Eligible() {
+			return true
+		}
+	}
+	return false
+}
+
+// Candidate returns one engine as Candidates would.
+func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	e, ok := v.engines[id]
+	if !ok {
+		return Candidate{}, false
+	}
+	return v.candidateLocked(id, e, now), true
+}
+
+func (v *View) candidateLocked(id engine.ID, e *engineView, now time.Time) Candidate {
+	c := Candidate{
+		ID: id, Generation: e.Generation, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(),
+	}
+	c.Load.QueuedSeconds = max(0, c.Load.QueuedSeconds-now.Sub(e.loadAt).Seconds()) + e.seconds
+	if !c.Known {
+		c.Load.QueuedSeconds = e.seconds
+	}
+	c.Load.InFlight += e.sent
+	return c
+}
+
+// StateOf returns the state of an agent.
+func (v *View) StateOf(agent string, now time.Time) State {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.stateLocked(agent, now)
+}
+
+func (v *View) stateLocked(agent string, now time.Time) State {
+	if agent == v.self {
+		return Own
+	}
+	a := v.agents[agent]
+	if a == nil || a.down {
+		return Unreachable
+	}
+	switch silent := now.Sub(a.heard); {
+	case a.missed >= 2 || silent > 3*a.period:
+		return Unreachable
+	case a.missed == 1 || silent > a.period*3/2:
+		return Suspect
+	default:
+		return Fresh
+	}
+}
+
+// EngineStatus is one engine as the debug pages and kvmesh status show it.
+type EngineStatus struct {
+	engine.Engine
+	State State
+	Load  engine.Load
+	Age   time.Duration // of the load; negative when none was heard
+}
+
+// Snapshot returns every engine in order of ID.
+func (v *View) Snapshot(now time.Time) []EngineStatus {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	out := make([]EngineStatus, 0, len(v.engines))
+	for id, e := range v.engines {
+		s := EngineStatus{Engine: e.Engine, State: v.stateLocked(id.Agent(), now), Load: e.load, Age: -1}
+		if !e.loadAt.IsZero() {
+			s.Age = now.Sub(e.loadAt)
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b EngineStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}

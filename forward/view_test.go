@@ -1,0 +1,169 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+func testView(t *testing.T) (*View, *cachestate.Index, time.Time) {
+	t.Helper()
+	x := cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU)
+	return NewView("self", x), x, time.Unix(1000, 0)
+}
+
+func described(id engine.ID, gen engine.Generation) engine.Engine {
+	return engine.Engine{ID: id, Generation: gen, Models: []engine.Model{{Name: "m", Aliases: []string{"alias"}}}}
+}
+
+func report(seq uint64, queued float64) Report {
+	return Report{Period: 500 * time.Millisecond, Loads: []EngineLoad{{"0", engine.Load{Seq: seq, QueuedSeconds: queued}}}}
+}
+
+func TestSilentAgentBecomesSuspectThenUnreachable(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	v.Hear("b", report(1, 0), now)
+	for _, tt := range []struct {
+		after time.Duration
+		want  State
+	}{{0, Fresh}, {749 * time.Millisecond, Fresh}, {751 * time.Millisecond, Suspect}, {1501 * time.Millisecond, Unreachable}} {
+		if got := v.StateOf("b", now.Add(tt.after)); got != tt.want {
+			t.Errorf("after %v: got %v, want %v", tt.after, got, tt.want)
+		}
+	}
+	later := now.Add(time.Minute)
+	v.Hear("b", report(2, 0), later)
+	if got := v.StateOf("b", later); got != Fresh {
+		t.Errorf("heard again: got %v, want fresh", got)
+	}
+}
+
+func TestMissesCountUntilHeard(t *testing.T) {
+	v, _, now := testView(t)
+	v.Hear("b", report(1, 0), now)
+	for _, want := range []State{Suspect, Unreachable} {
+		v.Missed("b")
+		if got := v.StateOf("b", now); got != want {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	v.SetLoad("b/0", engine.Load{Seq: 2}, now)
+	if got := v.StateOf("b", now); got != Fresh {
+		t.Errorf("after an accept: got %v, want fresh", got)
+	}
+}
+
+func TestOlderLoadNeverReplacesNewer(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	v.Hear("b", report(7, 3), now)
+	v.Hear("b", report(6, 1), now)
+	if c, _ := v.Candidate("b/0", now); c.Load.QueuedSeconds != 3 {
+		t.Errorf("got %v s queued, want 3", c.Load.QueuedSeconds)
+	}
+}
+
+func TestOwnDispatchesCountUntilTheNextNews(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	v.Hear("b", report(1, 1), now)
+	v.Dispatch("b/0", 2)
+	if c, _ := v.Candidate("b/0", now); c.Load.QueuedSeconds != 3 || c.Load.InFlight != 1 {
+		t.Errorf("got %v s and %d in flight, want 3 and 1", c.Load.QueuedSeconds, c.Load.InFlight)
+	}
+	v.Hear("b", report(2, 1.5), now)
+	if c, _ := v.Candidate("b/0", now); c.Load.QueuedSeconds != 1.5 || c.Load.InFlight != 0 {
+		t.Errorf("got %v s and %d in flight, want 1.5 and 0", c.Load.QueuedSeconds, c.Load.InFlight)
+	}
+}
+
+func TestQueueDrainsWithTime(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	v.Hear("b", report(1, 1), now)
+	if c, _ := v.Candidate("b/0", now.Add(400*time.Millisecond)); c.Load.QueuedSeconds != 0.6 {
+		t.Errorf("got %v s queued, want 0.6", c.Load.QueuedSeconds)
+	}
+}
+
+func digestOf(id engine.ID, gen engine.Generation, keys ...cachestate.Key) cachestate.Delta {
+	d := cachestate.NewDigest(id, cachestate.TierGPU, gen, cachestate.DefaultGeometry())
+	for _, k := range keys {
+		d.Add(k)
+	}
+	return d.Publish(time.Unix(1000, 0))
+}
+
+func TestRestartedEngineLosesItsDigestAtOnce(t *testing.T) {
+	v, x, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	d := digestOf("b/0", 1, 11, 12)
+	x.Apply(&d)
+	v.Announce("b", []engine.Engine{described("b/0", 2)}, now)
+	if _, ok := x.Have("b/0"); ok {
+		t.Error("the digest of the earlier generation is still there")
+	}
+	d = digestOf("b/0", 2, 11)
+	x.Apply(&d)
+	v.Announce("b", []engine.Engine{described("b/0", 2)}, now)
+	if _, ok := x.Have("b/0"); !ok {
+		t.Error("the digest of this generation is gone")
+	}
+}
+
+func TestEngineNoLongerAnnouncedIsForgotten(t *testing.T) {
+	v, x, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1), described("b/1", 1)}, now)
+	d := digestOf("b/1", 1, 11)
+	x.Apply(&d)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	if _, ok := x.Have("b/1"); ok || len(v.Candidates("m", now)) != 1 {
+		t.Error("an engine that its owner no longer names is still known")
+	}
+}
+
+func TestPeerDownEndsItsStreamsAndItIsUsedAgainWhenHeard(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	alive, cause := v.Alive("b"), errors.New("gone")
+	v.PeerDown("b", cause)
+	if !errors.Is(context.Cause(alive), cause) || v.StateOf("b", now) != Unreachable {
+		t.Errorf("got cause %v and state %v", context.Cause(alive), v.StateOf("b", now))
+	}
+	v.PeerUp("b", now)
+	if v.Alive("b").Err() != nil || v.StateOf("b", now) != Fresh {
+		t.Error("the peer is not used again")
+	}
+}
+
+func TestTickEndsStreamsOfSilentPeers(t *testing.T) {
+	v, _, now := testView(t)
+	v.PeerUp("b", now)
+	alive := v.Alive("b")
+	v.Tick(now.Add(silenceOfDead))
+	if alive.Err() != nil {
+		t.Error("given up too early")
+	}
+	v.Tick(now.Add(silenceOfDead + time.Millisecond))
+	if !errors.Is(context.Cause(alive), errPeerSilent) {
+		t.Errorf("got cause %v", context.Cause(alive))
+	}
+}
+
+func TestModelsAreFoundByEveryName(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	for _, name := range []string{"m", "alias"} {
+		if canonical, ok := v.Canonical(name); !ok || canonical != "m" {
+			t.Errorf("%s: got %q, %t", name, canonical, ok)
+		}
+	}
+	if _, ok := v.Canonical("other"); ok {
+		t.Error("an unknown model has a canonical name")
+	}
+}

@@ -1,0 +1,129 @@
+package node
+
+import (
+	"embed"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/forward"
+)
+
+//go:embed page
+var page embed.FS
+
+// ingressMux serves requests, and the two probes of an orchestrator that can reach nothing else.
+func (n *Node) ingressMux() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", n.ingress)
+	mux.HandleFunc("GET /kvmesh/healthz", n.healthz)
+	mux.HandleFunc("GET /kvmesh/readyz", n.readyz)
+	return mux
+}
+
+// debugMux serves everything there is to look at.
+func (n *Node) debugMux() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", n.healthz)
+	mux.HandleFunc("GET /readyz", n.readyz)
+	mux.Handle("GET /metrics", n.guard(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /debug/mesh.json", n.guard(jsonOf(func() any { return n.Status() })))
+	mux.Handle("GET /debug/decisions.json", n.guard(jsonOf(func() any { return n.recorder.Events() })))
+	mux.Handle("GET /debug/", n.guard(http.StripPrefix("/debug/", http.FileServerFS(subFS(page, "page")))))
+	mux.Handle("GET /{$}", http.RedirectHandler("/debug/", http.StatusFound))
+	return mux
+}
+
+// guard asks for the bearer token, where there is one. A browser can send it as the password of basic auth.
+func (n *Node) guard(h http.Handler) http.Handler {
+	if n.config.DebugToken == "" {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if _, password, ok := r.BasicAuth(); ok {
+			token = password
+		}
+		if !tokenMatches(token, n.config.DebugToken) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="kvmesh", charset="UTF-8"`)
+			http.Error(w, "the debug server needs its token", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func jsonOf(value func() any) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(value())
+	})
+}
+
+// healthz says that the process serves; readyz whether to send it requests.
+func (n *Node) healthz(w http.ResponseWriter, _ *http.Request) { answer(w, true, "ok", "") }
+
+func (n *Node) readyz(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("engine") != "" {
+		answer(w, n.EngineReady(), "ready", "an engine beside this agent is down, or there is none")
+		return
+	}
+	why := "no engine of the mesh can take a request"
+	switch {
+	case n.draining.Load():
+		why = "the agent drains"
+	case !n.mesh.Settled():
+		why = "the mesh has not settled"
+	}
+	answer(w, n.Ready(), "ready", why)
+}
+
+func answer(w http.ResponseWriter, ok bool, good, bad string) {
+	if !ok {
+		http.Error(w, bad, http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte(good + "\n"))
+}
+
+func (n *Node) registerMetrics() {
+	f := promauto.With(n.registry)
+	n.metrics = metrics{
+		badMessages: f.NewCounter(prometheus.CounterOpts{Name: "kvmesh_node_bad_messages_total",
+			Help: "Messages of peers that could not be read. Worry when it grows: a peer is broken, or of a version that cannot be mixed with this one."}),
+		pulls: f.NewCounter(prometheus.CounterOpts{Name: "kvmesh_node_digest_pulls_total",
+			Help: "Digests pulled because deltas were missed. Worry when it grows with the mesh at rest."}),
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "kvmesh_node_peer_streams",
+		Help: "Requests of peers being served on the engines beside this agent."}, func() float64 { return float64(n.serving.Load()) })
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		&digestCollector{n})
+}
+
+// digestCollector shows how old the digests of each engine are.
+type digestCollector struct {
+	n *Node
+}
+
+var digestAge = prometheus.NewDesc("kvmesh_cachestate_digest_age_seconds",
+	"Time since the last digest message of an engine. Worry when it is above three digest periods: its agent is not heard.",
+	[]string{"engine"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *digestCollector) Describe(ch chan<- *prometheus.Desc) { ch <- digestAge }
+
+// Collect implements prometheus.Collector.
+func (c *digestCollector) Collect(ch chan<- prometheus.Metric) {
+	for id, age := range c.n.digestAges(time.Now()) {
+		ch <- prometheus.MustNewConstMetric(digestAge, prometheus.GaugeValue, age.Seconds(), string(id))
+	}
+}

@@ -1,0 +1,183 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
+)
+
+// maxEngines bounds the engines of one agent.
+const maxEngines = 256
+
+// PeerUp implements mesh.PeerHandler: a new peer gets what this agent has to say, and what was known of its earlier life
+// is dropped.
+func (n *Node) PeerUp(p mesh.Peer) {
+	n.mu.Lock()
+	replaced := n.instances[p.Name] != p.Instance
+	n.instances[p.Name] = p.Instance
+	n.mu.Unlock()
+	if replaced {
+		n.view.PeerReplaced(p.Name)
+	}
+	n.view.PeerUp(p.Name, time.Now())
+	n.log.Info("peer up", "peer", p.Name, "addr", p.QUICAddr.String(), "restarted", replaced)
+	n.tasks.Go(func() { n.greet(p.Name) })
+}
+
+// greet sends a peer the announcement and the whole digests.
+func (n *Node) greet(peer string) {
+	ctx, cancel := context.WithTimeout(n.ctx, 10*time.Second)
+	defer cancel()
+	err := n.mesh.SendReliable(ctx, peer, n.announcement())
+	if err == nil && len(n.agentsOf) > 0 {
+		err = n.mesh.SendReliable(ctx, peer, n.wholeDigests())
+	}
+	if err != nil && n.ctx.Err() == nil {
+		n.log.Warn("greeting not sent; it is repeated with the next announcement", "peer", peer, "err", err)
+	}
+	_ = n.mesh.SendDatagram(peer, datagrams(n.ingress.Owner.Report(heartbeatPeriod(n.agents())))[0])
+}
+
+// PeerDown implements mesh.PeerHandler.
+func (n *Node) PeerDown(name, reason string) {
+	n.log.Info("peer down", "peer", name, "reason", reason)
+	n.view.PeerDown(name, fmt.Errorf("peer %s is down: %s", name, reason))
+}
+
+// ServeStream implements mesh.StreamHandler.
+func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *mesh.Stream) {
+	var err error
+	switch kind {
+	case mesh.KindRequest:
+		n.serving.Add(1)
+		err = n.ingress.Owner.ServeRequest(ctx, s)
+		n.serving.Add(-1)
+	case mesh.KindProbe:
+		err = n.ingress.Owner.ServeProbe(s, heartbeatPeriod(n.agents()))
+	case mesh.KindDigestPull:
+		err = n.servePull(s)
+	default:
+		s.Cancel(codeUnknownKind)
+	}
+	if err != nil {
+		n.log.Debug("stream ended", "peer", peer, "kind", kind.String(), "err", err)
+	}
+}
+
+// codeUnknownKind cancels a stream of a kind that this version does not know.
+const codeUnknownKind = 32
+
+// Message implements mesh.MessageHandler.
+func (n *Node) Message(from string, b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	var err error
+	switch b[0] {
+	case messageEngines:
+		err = n.hearEngines(from, b[1:])
+	case messageDigests:
+		err = n.hearDigests(from, b[1:])
+	default:
+		err = fmt.Errorf("message of kind %d is not known to this version", b[0])
+	}
+	if err != nil {
+		n.metrics.badMessages.Inc()
+		n.log.Warn("message dropped", "peer", from, "err", err)
+	}
+}
+
+func (n *Node) hearEngines(from string, b []byte) error {
+	r := engine.NewReader(b)
+	count := r.Int(maxEngines)
+	if err := r.Err(); err != nil {
+		return fmt.Errorf("parse announcement: %w", err)
+	}
+	rest := r.Rest()
+	engines := make([]engine.Engine, 0, count)
+	for range count {
+		e, after, err := engine.ParseEngine(rest, from)
+		if err != nil {
+			return fmt.Errorf("parse announcement: %w", err)
+		}
+		engines, rest = append(engines, e), after
+	}
+	n.view.Announce(from, engines, time.Now())
+	return nil
+}
+
+func (n *Node) hearDigests(from string, b []byte) error {
+	for len(b) > 0 {
+		d, rest, err := cachestate.ParseDelta(b, from)
+		if err != nil {
+			return fmt.Errorf("parse digest: %w", err)
+		}
+		b = rest
+		if outcome := n.index.Apply(&d); outcome.NeedFull() {
+			n.pull(d.Engine)
+		}
+		n.digestHeard(d.Engine)
+	}
+	return nil
+}
+
+func (n *Node) digestHeard(id engine.ID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.digestAt) < 4*maxEngines || !n.digestAt[id].IsZero() {
+		n.digestAt[id] = time.Now()
+	}
+}
+
+// Datagram implements mesh.MessageHandler: a heartbeat.
+func (n *Node) Datagram(peer string, b []byte) {
+	report, err := forward.ParseReport(b)
+	if err != nil {
+		n.metrics.badMessages.Inc()
+		return
+	}
+	n.view.Hear(peer, report, time.Now())
+}
+
+// LocalState implements mesh.StateHandler: the version vector of the digests that this agent has. It is the last resort
+// for a peer that hears nothing from an owner itself.
+func (n *Node) LocalState() []byte {
+	var b []byte
+	for id, v := range n.index.Versions() {
+		b = engine.AppendString(b, string(id))
+		b = binary.AppendUvarint(b, uint64(v.Generation))
+		b = binary.AppendUvarint(b, v.Number)
+		if len(b) > mesh.MaxState-600 {
+			break
+		}
+	}
+	return b
+}
+
+// MergeState implements mesh.StateHandler: digests that somebody has newer are pulled from their owners.
+func (n *Node) MergeState(b []byte) {
+	r := engine.NewReader(b)
+	for len(r.Rest()) > 0 {
+		id := engine.ID(r.String(512))
+		gen, number := engine.Generation(r.Uvarint()), r.Uvarint()
+		if r.Err() != nil {
+			n.metrics.badMessages.Inc()
+			return
+		}
+		have, ok := n.index.Have(id)
+		behind := ok && (have.Generation < gen || (have.Generation == gen && have.Number < number))
+		if behind && id.Agent() != n.config.Mesh.Name {
+			n.pull(id)
+		}
+	}
+}
+
+// errGone says that a peer asked for an engine that this agent does not have.
+var errGone = errors.New("no such engine")

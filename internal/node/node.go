@@ -1,0 +1,320 @@
+// Package node puts an agent together: the mesh, the engine agents, the ingress and the pages to look at. It is the
+// composition root: it knows every package and they do not know it. It decides nothing about requests; it carries state
+// between the packages: digests and loads from the engine agents to the peers, and what peers say into the view.
+//
+// New builds, Run runs until its context ends, and then stops in order: not ready, engines cordoned, streams finish,
+// leave, close. The lock of a Node guards its maps and is held over no call into another package.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent"
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
+)
+
+// Node is one agent.
+type Node struct {
+	config   Config
+	log      *slog.Logger
+	registry *prometheus.Registry
+	metrics  metrics
+	start    time.Time
+
+	mesh     *mesh.Mesh
+	index    *cachestate.Index
+	view     *forward.View
+	ingress  *forward.Ingress
+	recorder *forward.Recorder
+	agentsOf []*engineagent.Agent // in order of the config
+	byName   map[string]*engineagent.Agent
+	http     net.Listener
+	debug    net.Listener // nil without a debug server
+
+	ctx          context.Context // of what outlives a call: greetings and pulls
+	cancel       context.CancelFunc
+	tasks        sync.WaitGroup // goroutines that end with ctx
+	stateChanged chan struct{}  // an engine's load changed state
+	described    chan struct{}  // an engine's description changed
+	serving      atomic.Int64   // request streams of peers
+	draining     atomic.Bool
+
+	mu        sync.Mutex
+	instances map[string]uint64       // by agent: the life of it that is known
+	pulling   map[engine.ID]bool      // digests being pulled
+	digestAt  map[engine.ID]time.Time // when the last digest message of an engine came
+}
+
+type metrics struct {
+	badMessages prometheus.Counter
+	pulls       prometheus.Counter
+}
+
+// New opens the agent's sockets and puts it together. A Node that is never run must be closed.
+func New(c Config) (*Node, error) {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Listen == nil {
+		c.Listen = net.Listen
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		config: c, log: c.Logger.With("agent", c.Mesh.Name), registry: prometheus.NewRegistry(), start: time.Now(),
+		index:    cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU),
+		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
+		stateChanged: make(chan struct{}, 1), described: make(chan struct{}, 1),
+		instances: map[string]uint64{}, pulling: map[engine.ID]bool{}, digestAt: map[engine.ID]time.Time{},
+	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.view = forward.NewView(c.Mesh.Name, n.index)
+	n.registerMetrics()
+	for _, build := range []func() error{n.buildEngines, n.buildMesh, n.buildIngress, n.listen} {
+		if err := build(); err != nil {
+			return nil, errors.Join(err, n.Close())
+		}
+	}
+	return n, nil
+}
+
+// Close releases the sockets of a Node that is not run.
+func (n *Node) Close() error {
+	n.cancel()
+	n.tasks.Wait()
+	var errs []error
+	if n.mesh != nil {
+		errs = append(errs, n.mesh.Close())
+	}
+	for _, l := range []net.Listener{n.http, n.debug} {
+		if l != nil {
+			errs = append(errs, ignoreClosed(l.Close()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (n *Node) buildEngines() error {
+	for _, e := range n.config.Engines {
+		a, err := engineagent.New(engineagent.Config{
+			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
+			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, Geometry: cachestate.DefaultGeometry(),
+			Transport: n.config.PollEngines, Logger: n.log.With("component", "engineagent"), Registerer: n.registry,
+		})
+		if err != nil {
+			return fmt.Errorf("engine %s: %w", e.Name, err)
+		}
+		n.agentsOf = append(n.agentsOf, a)
+		n.byName[e.Name] = a
+	}
+	return nil
+}
+
+func (n *Node) buildMesh() error {
+	c := n.config.Mesh
+	c.Peers, c.Streams, c.Messages, c.State = n, n, n, n
+	c.Logger, c.Registerer = n.log.With("component", "mesh"), n.registry
+	var err error
+	n.mesh, err = mesh.New(c)
+	return err
+}
+
+func (n *Node) buildIngress() error {
+	c := n.config.Forward
+	c.Agent, c.View, c.Index, c.Peers = n.config.Mesh.Name, n.view, n.index, peers{n.mesh}
+	c.Logger, c.Registerer, c.Record = n.log.With("component", "forward"), n.registry, n.recorder.Record
+	c.Transport = n.config.Transport
+	for i, a := range n.agentsOf {
+		e := n.config.Engines[i]
+		c.Engines = append(c.Engines, forward.LocalEngine{Name: e.Name, URL: e.URL, APIKey: e.APIKey, Booker: booker{a}})
+	}
+	var err error
+	n.ingress, err = forward.New(c)
+	return err
+}
+
+func (n *Node) listen() error {
+	var err error
+	if n.http, err = n.config.Listen("tcp", n.config.HTTP); err != nil {
+		return fmt.Errorf("listen for requests: %w", err)
+	}
+	if n.config.Debug == "" {
+		return nil
+	}
+	if n.debug, err = n.config.Listen("tcp", n.config.Debug); err != nil {
+		return fmt.Errorf("listen for the debug server: %w", err)
+	}
+	return nil
+}
+
+// Addr returns the address of the ingress.
+func (n *Node) Addr() net.Addr { return n.http.Addr() }
+
+// DebugAddr returns the address of the debug server; nil when there is none.
+func (n *Node) DebugAddr() net.Addr {
+	if n.debug == nil {
+		return nil
+	}
+	return n.debug.Addr()
+}
+
+// QUICAddr returns the address that other agents join at.
+func (n *Node) QUICAddr() string { return n.mesh.QUICAddr().String() }
+
+// Run serves until ctx ends or a part fails, then stops in order. It returns the first failure, nil when ctx ended.
+func (n *Node) Run(ctx context.Context) error {
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, run := errgroup.WithContext(run)
+	for _, a := range n.agentsOf {
+		g.Go(func() error { return a.Run(run) })
+		g.Go(func() error { return n.watchEngine(run, a.Changed()) })
+	}
+	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
+	servers := n.servers()
+	for _, s := range servers {
+		g.Go(s.serve)
+	}
+	g.Go(func() error { return n.mesh.Run(run) })
+	g.Go(func() error { return n.beat(run) })
+	g.Go(func() error { return n.publish(run) })
+	g.Go(func() error { return n.watch(run) })
+	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
+	select {
+	case <-ctx.Done():
+		n.drain()
+	case <-run.Done():
+	}
+	err := n.stop(servers)
+	stop()
+	return errors.Join(err, g.Wait(), n.Close())
+}
+
+// drain makes this agent unready, tells the peers that its engines take nothing new, and waits for what runs.
+func (n *Node) drain() {
+	n.draining.Store(true)
+	for _, a := range n.agentsOf {
+		a.SetCordoned(true)
+	}
+	notify(n.stateChanged)
+	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
+	deadline := time.Now().Add(n.config.DrainTimeout)
+	for time.Now().Before(deadline) {
+		if active, _ := n.ingress.Active(); active == 0 && n.serving.Load() == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// leaveTimeout bounds the farewell to the mesh.
+const leaveTimeout = 2 * time.Second
+
+func (n *Node) stop(servers []server) error {
+	n.draining.Store(true)
+	err := n.mesh.Leave(leaveTimeout)
+	if err != nil {
+		n.log.Warn("peers were not told", "err", err)
+	}
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, s.Close())
+	}
+	n.ingress.Wait()
+	return errors.Join(errs...)
+}
+
+// server is one HTTP server and its listener.
+type server struct {
+	*http.Server
+	listener net.Listener
+}
+
+func (s server) serve() error {
+	if err := s.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (n *Node) servers() []server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	base := func(h http.Handler) *http.Server {
+		return &http.Server{
+			Handler:           h,
+			Protocols:         protocols,
+			ReadHeaderTimeout: 10 * time.Second,
+			IdleTimeout:       2 * time.Minute, // longer than the keep-alive of common clients and load balancers
+			MaxHeaderBytes:    128 << 10,       // above the ingress's own limit, which answers in the API's shape
+			ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+		}
+	}
+	out := []server{{base(n.ingressMux()), n.http}}
+	if n.debug != nil {
+		out = append(out, server{base(n.debugMux()), n.debug})
+	}
+	return out
+}
+
+// Ready reports whether the agent can serve some model, through the mesh or its own engine, and knows the mesh.
+func (n *Node) Ready() bool {
+	return !n.draining.Load() && n.mesh.Settled() && n.view.Usable(time.Now())
+}
+
+// EngineReady reports whether every engine beside this agent is up.
+func (n *Node) EngineReady() bool {
+	for _, a := range n.agentsOf {
+		if !a.Ready() {
+			return false
+		}
+	}
+	return len(n.agentsOf) > 0
+}
+
+// peers lets forward open streams without knowing the mesh.
+type peers struct {
+	*mesh.Mesh
+}
+
+var _ forward.Peers = peers{}
+
+// OpenRequest implements forward.Peers.
+func (p peers) OpenRequest(ctx context.Context, agent string) (forward.Stream, error) {
+	return opened(p.Open(ctx, agent, mesh.KindRequest))
+}
+
+// OpenProbe implements forward.Peers.
+func (p peers) OpenProbe(ctx context.Context, agent string) (forward.Stream, error) {
+	return opened(p.Open(ctx, agent, mesh.KindProbe))
+}
+
+func opened(s *mesh.Stream, err error) (forward.Stream, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}

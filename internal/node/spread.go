@@ -1,0 +1,192 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// The first byte of a message says what it is.
+const (
+	messageEngines byte = 1 // announcement: all engines of the sender, with the facts that change slowly
+	messageDigests byte = 2 // deltas or whole digests of the sender's engines
+)
+
+// maxDatagram bounds a heartbeat: with its headers it must fit a path of 1,280 bytes.
+const maxDatagram = 1100
+
+// announcePeriod is the number of digest periods between two announcements that tell nothing new. An announcement goes
+// out at once when something changes and when a peer appears; the repetition repairs what a lost connection took along.
+const announcePeriod = 10
+
+// minHeartbeatGap keeps an engine that flaps from sending a heartbeat for every change.
+const minHeartbeatGap = 20 * time.Millisecond
+
+// heartbeatPeriod is the period of loads: probes give the freshness that decides, heartbeats choose whom to probe. A
+// shorter one costs two packets a peer each time, a longer one makes a dead agent known later.
+func heartbeatPeriod(agents int) time.Duration {
+	if agents <= 16 {
+		return 500 * time.Millisecond
+	}
+	return time.Second
+}
+
+// digestPeriod must stay below the time that users think between two turns.
+func digestPeriod(agents int) time.Duration {
+	switch {
+	case agents <= 16:
+		return 500 * time.Millisecond
+	case agents <= 64:
+		return time.Second
+	case agents <= 256:
+		return 2 * time.Second
+	default:
+		return 5 * time.Second
+	}
+}
+
+// agents returns the size of the mesh, this agent included.
+func (n *Node) agents() int { return len(n.mesh.Peers()) + 1 }
+
+// beat sends heartbeats: one a period, and one at once when the state of an engine changes.
+func (n *Node) beat(ctx context.Context) error {
+	for {
+		period := heartbeatPeriod(n.agents())
+		n.heartbeat(period)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(period):
+		case <-n.stateChanged:
+			time.Sleep(minHeartbeatGap)
+		}
+	}
+}
+
+// heartbeat tells the loads of this agent's engines to every peer, and to this agent's own view.
+func (n *Node) heartbeat(period time.Duration) {
+	report := n.ingress.Owner.Report(period)
+	n.view.Hear(n.config.Mesh.Name, report, time.Now())
+	for _, b := range datagrams(report) {
+		n.mesh.BroadcastDatagram(b)
+	}
+}
+
+// datagrams splits a report into as many as fit a packet each.
+func datagrams(r forward.Report) [][]byte {
+	var out [][]byte
+	part := forward.Report{Period: r.Period}
+	for _, l := range r.Loads {
+		longer := forward.Report{Period: r.Period, Loads: append(part.Loads, l)}
+		if len(part.Loads) > 0 && len(forward.AppendReport(nil, longer)) > maxDatagram {
+			out = append(out, forward.AppendReport(nil, part))
+			longer.Loads = []forward.EngineLoad{l}
+		}
+		part = longer
+	}
+	return append(out, forward.AppendReport(nil, part))
+}
+
+// publish sends digests and announcements, each period.
+func (n *Node) publish(ctx context.Context) error {
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(digestPeriod(n.agents())):
+		case <-n.described:
+			i = 0
+		}
+		if i%announcePeriod == 0 {
+			n.announce()
+		}
+		n.publishDigests()
+	}
+}
+
+// announce tells this agent's engines to every peer and to its own view.
+func (n *Node) announce() {
+	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
+	n.mesh.BroadcastReliable(n.announcement())
+}
+
+func (n *Node) engines() []engine.Engine {
+	out := make([]engine.Engine, 0, len(n.agentsOf))
+	for _, a := range n.agentsOf {
+		out = append(out, a.Engine())
+	}
+	return out
+}
+
+func (n *Node) announcement() []byte {
+	b := binary.AppendUvarint([]byte{messageEngines}, uint64(len(n.agentsOf)))
+	for _, a := range n.agentsOf {
+		e := a.Engine()
+		b = engine.AppendEngine(b, &e)
+	}
+	return b
+}
+
+// publishDigests sends what changed since the last time; empty deltas carry version and checksum, so that a peer that
+// missed one finds out within a period.
+func (n *Node) publishDigests() {
+	if len(n.agentsOf) == 0 {
+		return
+	}
+	b := []byte{messageDigests}
+	for _, a := range n.agentsOf {
+		d := a.Publish()
+		n.index.Apply(&d)
+		b = cachestate.AppendDelta(b, &d)
+	}
+	n.mesh.BroadcastReliable(b)
+}
+
+// wholeDigests is the message that a new peer gets.
+func (n *Node) wholeDigests() []byte {
+	b := []byte{messageDigests}
+	for _, a := range n.agentsOf {
+		d := a.Digest()
+		b = cachestate.AppendDelta(b, &d)
+	}
+	return b
+}
+
+// watch keeps the view's clock and passes on that engines changed.
+func (n *Node) watch(ctx context.Context) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			n.view.Tick(now)
+		}
+	}
+}
+
+// watchEngine passes an engine's changes on to the loops that tell them.
+func (n *Node) watchEngine(ctx context.Context, changed <-chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			notify(n.stateChanged)
+			notify(n.described)
+		}
+	}
+}
+
+// notify wakes the reader of a channel of capacity one; a wake that is pending already serves for both.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

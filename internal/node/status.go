@@ -1,0 +1,187 @@
+package node
+
+import (
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Status is the mesh as one agent sees it: /debug/mesh.json, the debug page and kvmesh status.
+type Status struct {
+	Agent    string          `json:"agent"`
+	Mesh     string          `json:"mesh"`
+	Time     time.Time       `json:"time"`
+	Uptime   float64         `json:"uptime_s"`
+	Ready    bool            `json:"ready"`
+	Settled  bool            `json:"settled"`
+	Draining bool            `json:"draining"`
+	Scheme   int             `json:"key_scheme"`
+	Counters Counters        `json:"counters"`
+	Agents   []AgentStatus   `json:"agents"`
+	Engines  []EngineStatus  `json:"engines"`
+	Refusals []RefusalStatus `json:"refusals"`
+	Notes    []string        `json:"notes"` // what an operator should know, in words
+}
+
+// Counters are what must be zero when nothing runs.
+type Counters struct {
+	InFlight    int            `json:"in_flight"`    // requests taken in by this agent
+	Waiting     int            `json:"waiting"`      // of those, held because all engines are full
+	PeerStreams int            `json:"peer_streams"` // requests of peers on the engines beside this agent
+	Booked      map[string]int `json:"booked"`       // by engine beside this agent: requests booked
+}
+
+// AgentStatus is one agent of the mesh.
+type AgentStatus struct {
+	Name      string  `json:"name"`
+	State     string  `json:"state"` // own, fresh, suspect, unreachable; left when it said so
+	Connected bool    `json:"connected"`
+	Address   string  `json:"address"`
+	RTTMillis float64 `json:"rtt_ms"`
+}
+
+// EngineStatus is one engine of the mesh.
+type EngineStatus struct {
+	Engine         engine.ID         `json:"engine"`
+	State          string            `json:"state"` // of its agent, or down, draining or full
+	Kind           engine.Kind       `json:"kind"`
+	Models         []string          `json:"models"`
+	Generation     engine.Generation `json:"generation"`
+	CapacityTokens int64             `json:"capacity_tokens"`
+	InFlight       int               `json:"in_flight"`
+	Waiting        int               `json:"waiting"`
+	QueuedSeconds  float64           `json:"queued_s"`
+	KVUsage        float64           `json:"kv_usage"`
+	PrefillRate    float64           `json:"prefill_tokens_per_s"`
+	BytesPerToken  float64           `json:"bytes_per_token"`
+	LoadAge        float64           `json:"load_age_s"` // negative when none was heard
+	DigestVersion  uint64            `json:"digest_version"`
+	DigestFill     float64           `json:"digest_fill"`
+	DigestAge      float64           `json:"digest_age_s"` // negative when none was heard
+}
+
+// RefusalStatus is one peer that was refused, or refused this agent.
+type RefusalStatus struct {
+	Time   time.Time `json:"time"`
+	Peer   string    `json:"peer"`
+	Addr   string    `json:"addr"`
+	Reason string    `json:"reason"`
+}
+
+// Status returns the mesh as this agent sees it now.
+func (n *Node) Status() Status {
+	now := time.Now()
+	s := Status{
+		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
+		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
+		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Notes: n.notes(),
+	}
+	for _, r := range n.mesh.Refusals() {
+		s.Refusals = append(s.Refusals, RefusalStatus{Time: r.Time, Peer: r.Name, Addr: r.Addr, Reason: r.String()})
+	}
+	return s
+}
+
+func (n *Node) counters() Counters {
+	c := Counters{PeerStreams: int(n.serving.Load()), Booked: map[string]int{}}
+	c.InFlight, c.Waiting = n.ingress.Active()
+	for name, a := range n.byName {
+		c.Booked[name] = a.Booked()
+	}
+	return c
+}
+
+func (n *Node) agentStatuses(now time.Time) []AgentStatus {
+	out := []AgentStatus{{Name: n.config.Mesh.Name, State: "own", Connected: true, Address: n.QUICAddr()}}
+	for _, p := range n.mesh.Peers() {
+		s := AgentStatus{
+			Name: p.Name, State: n.view.StateOf(p.Name, now).String(), Connected: p.Connected,
+			Address: p.QUICAddr.String(), RTTMillis: float64(p.RTT.Microseconds()) / 1e3,
+		}
+		if !p.Connected && p.State.String() != "alive" {
+			s.State = p.State.String()
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (n *Node) engineStatuses(now time.Time) []EngineStatus {
+	ages := n.digestAges(now)
+	var out []EngineStatus
+	for _, e := range n.view.Snapshot(now) {
+		s := EngineStatus{
+			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Generation: e.Generation,
+			CapacityTokens: e.CapacityTokens, InFlight: e.Load.InFlight, Waiting: e.Load.Waiting,
+			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
+			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1,
+		}
+		for _, m := range e.Models {
+			s.Models = append(s.Models, m.Name)
+		}
+		if word := flagWord(e.Load.Flags); word != "" && s.State != "unreachable" {
+			s.State = word
+		}
+		if v, ok := n.index.Have(e.ID); ok {
+			s.DigestVersion, s.DigestFill = v.Number, n.index.Fill(e.ID)
+		}
+		if age, ok := ages[e.ID]; ok {
+			s.DigestAge = age.Seconds()
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func flagWord(f engine.Flags) string {
+	switch {
+	case f&engine.Down != 0:
+		return "down"
+	case f&engine.Draining != 0:
+		return "draining"
+	case f&engine.Full != 0:
+		return "full"
+	default:
+		return ""
+	}
+}
+
+// digestAges returns the time since each engine's last digest message. Engines beside this agent have none.
+func (n *Node) digestAges(now time.Time) map[engine.ID]time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make(map[engine.ID]time.Duration, len(n.digestAt))
+	for id, at := range n.digestAt {
+		if _, ok := n.index.Slot(id); ok {
+			out[id] = now.Sub(at)
+		}
+	}
+	return out
+}
+
+// notes says in words what is wrong.
+func (n *Node) notes() []string {
+	notes := n.mesh.Health()
+	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
+		if a := n.byName[name]; !a.Ready() {
+			notes = append(notes, "engine "+name+" beside this agent is down: requests go to other engines")
+		}
+	}
+	if slices.ContainsFunc(n.engineStatuses(time.Now()), func(e EngineStatus) bool { return e.DigestFill > cachestate.MaxFill }) {
+		notes = append(notes, "an engine's digest is so full that it counts as unknown: the digest geometry is too small for its cache")
+	}
+	return notes
+}
+
+func subFS(f fs.FS, dir string) fs.FS {
+	sub, err := fs.Sub(f, dir)
+	if err != nil {
+		panic(err) // the folder is embedded
+	}
+	return sub
+}

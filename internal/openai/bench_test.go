@@ -1,0 +1,101 @@
+package openai
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// chatBody writes a chat request of about size bytes: a system message, tools and 40 messages of text with a line break
+// every 60 to 70 bytes and a quote now and then; model and tools come last, as clients send them.
+func chatBody(size int) []byte {
+	const messages = 40
+	line := `the cache holds what the \"prefix\" of the prompt has, row %02d of it\n`
+	var b bytes.Buffer
+	b.WriteString(`{"messages":[{"role":"system","content":"You are helpful."}`)
+	for i := range messages {
+		role := [2]string{"user", "assistant"}[i%2]
+		fmt.Fprintf(&b, `,{"role":"%s","content":"`, role)
+		for n := 0; n < size/messages-64; n += len(line) - 1 {
+			fmt.Fprintf(&b, line, n%100)
+		}
+		b.WriteString(`"}`)
+	}
+	b.WriteString(`],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"model":"m","stream":true}`)
+	return b.Bytes()
+}
+
+func BenchmarkParse400kB(b *testing.B) {
+	body := chatBody(400_000)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Parse(RouteChat, body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkWalk400kB(b *testing.B) {
+	body := chatBody(400_000)
+	r, err := Parse(RouteChat, body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		for _, p := range r.Walk("m", 0) {
+			n += len(p)
+		}
+		if n < len(body)*9/10 {
+			b.Fatalf("walk has %d of %d bytes", n, len(body))
+		}
+	}
+}
+
+// BenchmarkTools100kB is the part of an agent's body that is many small values.
+func BenchmarkTools100kB(b *testing.B) {
+	tool := `{"type":"function","function":{"name":"f","description":"reads a file","parameters":{"type": "object", "properties": {"a": {"type": "string", "description": "the path"}, "b": {"type": "number"}}, "required": ["a"]}}}`
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[` +
+		strings.Repeat(tool+",", 100_000/len(tool)) + tool + `]}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := Parse(RouteChat, body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for range r.Walk("m", 0) {
+		}
+	}
+}
+
+func BenchmarkTokens400kB(b *testing.B) {
+	body := []byte(`{"model":"m","prompt":[` + strings.Repeat("104857,", 400_000/7) + `1]}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := Parse(RouteCompletions, body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for range r.Walk("m", 0) {
+		}
+	}
+}
+
+func BenchmarkStreamEvent(b *testing.B) {
+	event := []byte(`data: {"id":"chatcmpl-0a1b2c3d4e5f","object":"chat.completion.chunk","created":1754500000,"model":"qwen3-coder",` +
+		`"choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}` + "\n\n")
+	s := NewStream(RouteChat, 32<<20)
+	b.SetBytes(int64(len(event)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Feed(event, func(Event) bool { return true }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

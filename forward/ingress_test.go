@@ -100,9 +100,7 @@ func TestRequestWithoutContentGetsAnotherEngine(t *testing.T) {
 					if w.Code != http.StatusOK || w.Body.String() != (echoEngine{"b"}).answer() {
 						t.Fatalf("got %d %q", w.Code, w.Body)
 					}
-					a.book.mu.Lock()
-					a.book.down = false
-					a.book.mu.Unlock()
+					a.book.set(func(b *memBooker) { b.down = false })
 					if len(a.last().Attempts) == 2 {
 						return
 					}
@@ -235,9 +233,7 @@ func TestSilentPeersStreamIsServedElsewhere(t *testing.T) {
 		a.book.refuse = "draining"
 		go func() {
 			<-hung
-			a.book.mu.Lock()
-			a.book.refuse = ""
-			a.book.mu.Unlock()
+			a.book.set(func(b *memBooker) { b.refuse = "" })
 			a.View.Tick(time.Now().Add(silenceOfDead + time.Millisecond))
 		}()
 		if w := a.post(t.Context(), chatBody); w.Body.String() != (echoEngine{"a"}).answer() {
@@ -258,16 +254,15 @@ func TestFullMeshHoldsRequestsThenRefuses(t *testing.T) {
 		}
 		go func() {
 			time.Sleep(2 * time.Second)
-			b.book.mu.Lock()
-			b.book.n = 0
-			b.book.mu.Unlock()
+			b.book.set(func(b *memBooker) { b.n = 0 })
 			m.tell()
 		}()
 		start = time.Now()
 		if w := a.post(t.Context(), chatBody); w.Code != http.StatusOK || time.Since(start) > 2*time.Second+200*time.Millisecond {
 			t.Errorf("got %d after %v, want 200 soon after an engine became free", w.Code, time.Since(start))
 		}
-		a.book.n = 0
+		synctest.Wait()
+		a.book.set(func(b *memBooker) { b.n = 0 })
 	})
 }
 

@@ -166,6 +166,13 @@ func (b *memBooker) booked() int {
 	return b.n
 }
 
+// set changes the booker under its lock.
+func (b *memBooker) set(change func(*memBooker)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b)
+}
+
 func (b *memBooker) Admit(Admission) (Booking, engine.Load, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -238,12 +245,12 @@ func (h handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}()
 		h.a.engine.ServeHTTP(rw, r)
 	}()
+	context.AfterFunc(r.Context(), func() { _ = body.CloseWithError(r.Context().Err()) })
 	select {
 	case <-rw.ready:
 		if rw.err != nil {
 			return nil, rw.err
 		}
-		context.AfterFunc(r.Context(), func() { _ = body.CloseWithError(r.Context().Err()) })
 		return &http.Response{StatusCode: rw.status, Header: rw.sent, Body: body, Request: r}, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()

@@ -239,7 +239,10 @@ func (c *cache) store(b *block, g int, l link) bool {
 		c.index[k] = b
 		return true
 	}
-	b.copyOf, first.copyOf = first.copyOf, b
+	for first.copyOf != nil {
+		first = first.copyOf
+	}
+	first.copyOf = b // the oldest copy stays the one that is found
 	return true
 }
 

@@ -6,10 +6,11 @@ import (
 	"testing"
 )
 
-const english = `A router that sends every request of one conversation to the same engine saves most of the prefill work,
-because the engine still holds the blocks of the earlier turns. When that engine is busy, however, waiting for it may
-take longer than computing the prompt again somewhere else. The right choice therefore depends on two numbers: how many
-tokens are already cached, and how many seconds of work are queued in front of them. `
+const english = "A router that sends every request of one conversation to the same engine saves most of the prefill work, " +
+	"because the engine still holds the blocks of the earlier turns. When that engine is busy, however, " +
+	"waiting for it may take longer than computing the prompt again somewhere else. The right choice " +
+	"therefore depends on two numbers: how many tokens are already cached, and how many seconds of work are " +
+	"queued in front of them. "
 
 func TestTextSurvivesTokens(t *testing.T) {
 	tok := newTokenizer()

@@ -1,0 +1,387 @@
+package simengine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// dumbCache is the twin of cache: a list of blocks with a time of release each, searched from end to end.
+type dumbCache struct {
+	blockTokens int
+	groups      []Group
+	unique      bool
+	blocks      []*dumbBlock
+	clock       int
+	removed     []blockKey
+}
+
+type dumbBlock struct {
+	key    blockKey
+	stored bool
+	age    int // when it was stored: the oldest copy is found first
+	refs   int
+	freed  int
+}
+
+type dumbSequence struct {
+	chain []link
+	held  map[blockKey]*dumbBlock // by group and index
+	done  int
+}
+
+func newDumbCache(total, blockTokens int, groups []Group, unique bool) *dumbCache {
+	c := &dumbCache{blockTokens: blockTokens, groups: groups, unique: unique}
+	for range total {
+		c.blocks = append(c.blocks, &dumbBlock{})
+	}
+	return c
+}
+
+func (c *dumbCache) find(group int, l link) *dumbBlock {
+	var found []*dumbBlock
+	for _, b := range c.blocks {
+		if b.stored && b.key == (blockKey{group, l.key}) {
+			found = append(found, b)
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	return slices.MinFunc(found, func(a, b *dumbBlock) int { return a.age - b.age })
+}
+
+// needed says whether group g needs block i for what follows n tokens.
+func (c *dumbCache) needed(g, i, n int) bool {
+	end := (i + 1) * c.blockTokens // the block's last token is end − 1
+	switch c.groups[g].Kind {
+	case GroupSliding:
+		return end-1 > n-c.groups[g].Window // seen by token n
+	case GroupMamba:
+		return i >= n/c.blockTokens-1
+	}
+	return true
+}
+
+// usable tries hits from the longest down.
+func (c *dumbCache) usable(chain []link, n int) int {
+	for hit := min((n-1)/c.blockTokens, len(chain)); hit > 0; hit-- {
+		ok := true
+		for g := range c.groups {
+			for i := range hit {
+				if c.needed(g, i, hit*c.blockTokens) && c.find(g, chain[i]) == nil {
+					ok = false
+				}
+			}
+		}
+		if ok {
+			return hit
+		}
+	}
+	return 0
+}
+
+func (c *dumbCache) tick() int { c.clock++; return c.clock }
+
+func (c *dumbCache) admit(s *dumbSequence, n int) (int, bool) {
+	hit := c.usable(s.chain, n)
+	pins, fresh, free := 0, 0, 0
+	for g := range c.groups {
+		for i := range (n + c.blockTokens - 1) / c.blockTokens {
+			switch {
+			case !c.needed(g, i, n):
+			case i >= hit:
+				fresh++
+			case c.find(g, s.chain[i]).refs == 0:
+				pins++
+			}
+		}
+	}
+	for _, b := range c.blocks {
+		if b.refs == 0 {
+			free++
+		}
+	}
+	if pins+fresh > free {
+		return 0, false
+	}
+	s.held, s.done = map[blockKey]*dumbBlock{}, hit
+	for g := range c.groups {
+		for i := range hit {
+			if b := c.find(g, s.chain[i]); b != nil && c.needed(g, i, hit*c.blockTokens) && !c.needed(g, i, n) && b.refs == 0 {
+				b.freed = c.tick()
+			}
+		}
+		for i := range hit {
+			if c.needed(g, i, n) {
+				b := c.find(g, s.chain[i])
+				b.refs++
+				s.held[blockKey{g, uint64(i)}] = b
+			}
+		}
+	}
+	for g := range c.groups {
+		for i := hit; i < (n+c.blockTokens-1)/c.blockTokens; i++ {
+			if c.needed(g, i, n) {
+				s.held[blockKey{g, uint64(i)}] = c.take()
+			}
+		}
+	}
+	return hit, true
+}
+
+// take prefers a block that holds nothing, then the one released longest ago.
+func (c *dumbCache) take() *dumbBlock {
+	var best *dumbBlock
+	for _, b := range c.blocks {
+		switch {
+		case b.refs > 0:
+		case best == nil, best.stored && !b.stored, best.stored && b.stored && b.freed < best.freed:
+			best = b
+		}
+	}
+	if best.stored {
+		c.removed = append(c.removed, best.key)
+	}
+	*best = dumbBlock{refs: 1}
+	return best
+}
+
+func (c *dumbCache) commit(s *dumbSequence, n int) {
+	full := min(n/c.blockTokens, len(s.chain))
+	for g := range c.groups {
+		for i := s.done; i < full; i++ {
+			b := s.held[blockKey{g, uint64(i)}]
+			if b != nil && !(c.unique && c.find(g, s.chain[i]) != nil) {
+				b.key, b.stored, b.age = blockKey{g, s.chain[i].key}, true, c.tick()
+			}
+		}
+	}
+	s.done = max(s.done, full)
+}
+
+func (c *dumbCache) extend(s *dumbSequence, n int) bool {
+	blocks := (n + c.blockTokens - 1) / c.blockTokens
+	need, free := 0, 0
+	for g := range c.groups {
+		for i := blocks - 1; i >= 0; i-- {
+			if !c.needed(g, i, n) {
+				c.drop(s, blockKey{g, uint64(i)})
+			} else if s.held[blockKey{g, uint64(i)}] == nil {
+				need++
+			}
+		}
+	}
+	for _, b := range c.blocks {
+		if b.refs == 0 {
+			free++
+		}
+	}
+	if need > free {
+		return false
+	}
+	for g := range c.groups {
+		for i := range blocks {
+			if k := (blockKey{g, uint64(i)}); c.needed(g, i, n) && s.held[k] == nil {
+				s.held[k] = c.take()
+			}
+		}
+	}
+	return true
+}
+
+func (c *dumbCache) drop(s *dumbSequence, k blockKey) {
+	b := s.held[k]
+	delete(s.held, k)
+	if b == nil {
+		return
+	}
+	if b.refs--; b.refs == 0 {
+		b.freed = c.tick()
+	}
+}
+
+func (c *dumbCache) release(s *dumbSequence, most int) {
+	for g := range c.groups {
+		for i := most; i >= 0; i-- {
+			c.drop(s, blockKey{g, uint64(i)})
+		}
+	}
+}
+
+func (c *dumbCache) resident() int {
+	n := 0
+	for _, b := range c.blocks {
+		if b.stored {
+			n++
+		}
+	}
+	return n
+}
+
+// oldest-copy order matters to which copy is pinned, so the twin needs cache to find the oldest copy too.
+func TestCacheMatchesItsTwin(t *testing.T) {
+	layouts := map[string][]Group{
+		"full":   {{Kind: GroupFull}},
+		"hybrid": {{Kind: GroupFull}, {Kind: GroupSliding, Window: 10}, {Kind: GroupMamba}},
+		"window": {{Kind: GroupSliding, Window: 7}},
+	}
+	for name, groups := range layouts {
+		for _, kind := range []string{KindVLLM, KindSGLang} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				for seed := range uint64(20) {
+					compareCaches(t, rand.New(rand.NewPCG(seed, 7)), groups, kind, seed)
+				}
+			})
+		}
+	}
+}
+
+type pair2 struct {
+	a *sequence
+	b *dumbSequence
+	n int // tokens computed
+}
+
+func compareCaches(t *testing.T, rng *rand.Rand, groups []Group, kind string, seed uint64) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Kind, cfg.BlockTokens, cfg.CapacityTokens, cfg.Groups = kind, 4, 160, groups
+	cfg.KVEvents.Endpoint = "tcp://127.0.0.1:0"
+	c := newCache(&cfg)
+	d := newDumbCache(c.total, 4, groups, kind != KindVLLM)
+	h := chainer{kind: kind, blockTokens: 4}
+	var running []*pair2
+	for step := range 400 {
+		switch {
+		case rng.IntN(3) > 0 || len(running) == 0:
+			tokens := randomTokens(rng)
+			chain := h.chain(tokens, "", "")
+			p := &pair2{a: &sequence{tokens: tokens, chain: chain}, b: &dumbSequence{chain: chain}, n: len(tokens) - rng.IntN(8)}
+			hit, ok := c.admit(p.a, p.n, true)
+			wantHit, wantOK := d.admit(p.b, p.n)
+			if hit != wantHit || ok != wantOK {
+				t.Fatalf("seed %d step %d: admit = %d %v, twin %d %v", seed, step, hit, ok, wantHit, wantOK)
+			}
+			if ok {
+				running = append(running, p)
+			}
+		case rng.IntN(2) == 0:
+			p := running[rng.IntN(len(running))]
+			c.commit(p.a, p.n)
+			d.commit(p.b, p.n)
+			if p.n < len(p.a.tokens) {
+				p.n++
+				if got, want := c.extend(p.a, p.n), d.extend(p.b, p.n); got != want {
+					t.Fatalf("seed %d step %d: extend = %v, twin %v", seed, step, got, want)
+				} else if !got {
+					p.n--
+				}
+			}
+		default:
+			i := rng.IntN(len(running))
+			c.release(running[i].a)
+			d.release(running[i].b, 100)
+			running = slices.Delete(running, i, i+1)
+		}
+		if c.resident != d.resident() {
+			t.Fatalf("seed %d step %d: %d resident, twin %d", seed, step, c.resident, d.resident())
+		}
+	}
+	var removed []uint64
+	for _, e := range c.takeEvents() {
+		if e.kind == eventRemoved {
+			removed = append(removed, e.hashes...)
+		}
+	}
+	var want []uint64
+	for _, k := range d.removed {
+		want = append(want, k.key)
+	}
+	if diff := cmp.Diff(want, removed); diff != "" && kind == KindVLLM {
+		t.Errorf("seed %d: order of eviction (-twin +cache):\n%s", seed, diff)
+	}
+}
+
+// randomTokens has few distinct prefixes, so that hits, copies and branches are frequent.
+func randomTokens(rng *rand.Rand) []Token {
+	tokens := make([]Token, 8+rng.IntN(50))
+	branch := rng.IntN(len(tokens))
+	for i := range tokens {
+		tokens[i] = Token(i)
+		if i >= branch {
+			tokens[i] += Token(1000 * (1 + rng.IntN(2)))
+			if i > branch {
+				tokens[i] = Token(2000 + i)
+			}
+		}
+	}
+	return tokens
+}
+
+func TestEqualPromptsAtTheSameTimeStoreCopies(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BlockTokens, cfg.KVEvents.Endpoint = 4, "tcp://127.0.0.1:0"
+	cfg = cfg.withDefaults()
+	c := newCache(&cfg)
+	tokens := make([]Token, 9)
+	chain := (&chainer{kind: KindVLLM, blockTokens: 4}).chain(tokens, "", "")
+	a, b := &sequence{tokens: tokens, chain: chain}, &sequence{tokens: tokens, chain: chain}
+	for _, s := range []*sequence{a, b} {
+		if hit, ok := c.admit(s, 9, true); hit != 0 || !ok {
+			t.Fatalf("admit = %d %v, want no hit before a prefill ended", hit, ok)
+		}
+	}
+	c.commit(a, 9)
+	c.commit(b, 9)
+	if c.resident != 4 || len(c.events) != 2 {
+		t.Errorf("%d blocks and %d events, want two copies of two blocks, each told", c.resident, len(c.events))
+	}
+	third := &sequence{tokens: tokens, chain: chain}
+	if hit, _ := c.admit(third, 9, true); hit != 2 {
+		t.Errorf("hit = %d blocks after the prefill, want 2", hit)
+	}
+	if hit, _ := c.admit(&sequence{tokens: tokens[:8], chain: chain}, 8, true); hit != 1 {
+		t.Errorf("hit = %d blocks of a prompt of exactly two, want 1: the last token is computed", hit)
+	}
+}
+
+func TestHybridModelNeedsEveryGroup(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BlockTokens, cfg.Groups = 4, []Group{{Kind: GroupFull}, {Kind: GroupMamba}}
+	c := newCache(&cfg)
+	h := chainer{kind: KindVLLM, blockTokens: 4}
+	tokens := make([]Token, 41)
+	s := &sequence{tokens: tokens, chain: h.chain(tokens, "", "")}
+	c.admit(s, 41, true)
+	c.commit(s, 41)
+	c.release(s)
+	branch := append(slices.Clone(tokens[:20]), 7, 7, 7, 7, 7)
+	if hit := c.hit(h.chain(branch, "", ""), len(branch)); hit != 0 {
+		t.Errorf("hit = %d blocks at a branch, want 0: there is no state there", hit)
+	}
+	longer := append(slices.Clone(tokens), 7, 7, 7, 7, 7)
+	if hit := c.hit(h.chain(longer, "", ""), len(longer)); hit != 10 {
+		t.Errorf("hit = %d blocks of a continued prompt, want 10", hit)
+	}
+}
+
+func BenchmarkAdmit100kTokens(b *testing.B) {
+	cfg := DefaultConfig()
+	cfg = cfg.withDefaults()
+	c := newCache(&cfg)
+	tokens := make([]Token, 100_000)
+	for i := range tokens {
+		tokens[i] = Token(i)
+	}
+	h := chainer{kind: KindVLLM, blockTokens: 16}
+	b.ReportAllocs()
+	for b.Loop() {
+		s := &sequence{tokens: tokens, chain: h.chain(tokens, "", "")}
+		c.admit(s, len(tokens), true)
+		c.commit(s, len(tokens))
+		c.release(s)
+	}
+}

@@ -282,16 +282,17 @@ func (v *View) Candidates(model string, now time.Time) []Candidate {
 	return out
 }
 
-// Usable reports whether some engine of the mesh can take a request now.
-func (v *View) Usable(now time.Time) bool {
+// Usable returns the number of engines that can take a request now.
+func (v *View) Usable(now time.Time) int {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	n := 0
 	for id, e := range v.engines {
 		if c := v.candidateLocked(id, e, now); len(e.Models) > 0 && c.Known && c.Eligible() {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // Candidate returns one engine as Candidates would.

@@ -282,8 +282,11 @@ func (n *Node) servers() []server {
 
 // Ready reports whether the agent can serve some model, through the mesh or its own engine, and knows the mesh.
 func (n *Node) Ready() bool {
-	return !n.draining.Load() && n.mesh.Settled() && n.view.Usable(time.Now())
+	return !n.draining.Load() && n.mesh.Settled() && n.UsableEngines() > 0
 }
+
+// UsableEngines returns the number of engines of the mesh that can take a request now.
+func (n *Node) UsableEngines() int { return n.view.Usable(time.Now()) }
 
 // EngineReady reports whether every engine beside this agent is up.
 func (n *Node) EngineReady() bool {

@@ -49,8 +49,16 @@ func digestPeriod(agents int) time.Duration {
 	}
 }
 
-// agents returns the size of the mesh, this agent included.
-func (n *Node) agents() int { return len(n.mesh.Peers()) + 1 }
+// agents returns the number of agents that can be reached, this one included.
+func (n *Node) agents() int {
+	count := 1
+	for _, p := range n.mesh.Peers() {
+		if p.Connected {
+			count++
+		}
+	}
+	return count
+}
 
 // beat sends heartbeats: one a period, and one at once when the state of an engine changes.
 func (n *Node) beat(ctx context.Context) error {
@@ -72,7 +80,7 @@ func (n *Node) heartbeat(period time.Duration) {
 	report := n.ingress.Owner.Report(period)
 	n.view.Hear(n.config.Mesh.Name, report, time.Now())
 	for _, b := range datagrams(report) {
-		n.mesh.BroadcastDatagram(b)
+		_, _ = n.mesh.BroadcastDatagram(b) // a lost heartbeat is followed by the next
 	}
 }
 
@@ -111,7 +119,7 @@ func (n *Node) publish(ctx context.Context) error {
 // announce tells this agent's engines to every peer and to its own view.
 func (n *Node) announce() {
 	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
-	n.mesh.BroadcastReliable(n.announcement())
+	n.broadcast(n.announcement())
 }
 
 func (n *Node) engines() []engine.Engine {
@@ -143,7 +151,7 @@ func (n *Node) publishDigests() {
 		n.index.Apply(&d)
 		b = cachestate.AppendDelta(b, &d)
 	}
-	n.mesh.BroadcastReliable(b)
+	n.broadcast(b)
 }
 
 // wholeDigests is the message that a new peer gets.
@@ -188,5 +196,14 @@ func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
+	}
+}
+
+// broadcast sends a message to every connected peer. Those that it does not reach ask by version, or get it repeated.
+func (n *Node) broadcast(b []byte) {
+	ctx, cancel := context.WithTimeout(n.ctx, 5*time.Second)
+	defer cancel()
+	if err := n.mesh.BroadcastReliable(ctx, b); err != nil && n.ctx.Err() == nil {
+		n.log.Debug("message did not reach every peer", "err", err)
 	}
 }

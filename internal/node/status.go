@@ -70,6 +70,7 @@ type RefusalStatus struct {
 	Peer   string    `json:"peer"`
 	Addr   string    `json:"addr"`
 	Reason string    `json:"reason"`
+	ByPeer bool      `json:"by_peer"` // the peer refused this agent
 }
 
 // Status returns the mesh as this agent sees it now.
@@ -82,7 +83,7 @@ func (n *Node) Status() Status {
 		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Notes: n.notes(),
 	}
 	for _, r := range n.mesh.Refusals() {
-		s.Refusals = append(s.Refusals, RefusalStatus{Time: r.Time, Peer: r.Name, Addr: r.Addr, Reason: r.String()})
+		s.Refusals = append(s.Refusals, RefusalStatus{Time: r.Time, Peer: r.Name, Addr: r.Addr, Reason: r.Reason, ByPeer: r.ByPeer})
 	}
 	return s
 }

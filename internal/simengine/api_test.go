@@ -1,0 +1,429 @@
+package simengine
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// inBubble runs f with an engine of fake time.
+func inBubble(t *testing.T, change func(*Config), f func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newRig(t, change)) })
+}
+
+func kind(k string) func(*Config) { return func(c *Config) { c.Kind = k } }
+
+func TestSamePromptGivesSameAnswerStreamedOrNot(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		a := at(r.ok("/v1/chat/completions", chat(400, "")), "choices", 0, "message", "content").(string)
+		b := at(r.ok("/v1/chat/completions", chat(400, "")), "choices", 0, "message", "content").(string)
+		var streamed strings.Builder
+		for _, ev := range r.stream("/v1/chat/completions", chat(400, `,"stream":true`)) {
+			if ev.data != "[DONE]" {
+				s, _ := at(decode(t, ev.data), "choices", 0, "delta", "content").(string)
+				streamed.WriteString(s)
+			}
+		}
+		if a == "" || a != b || a != streamed.String() {
+			t.Errorf("answers differ:\n%q\n%q\n%q", a, b, streamed.String())
+		}
+		if other := at(r.ok("/v1/chat/completions", chat(401, "")), "choices", 0, "message", "content"); other == a {
+			t.Error("another prompt has the same answer")
+		}
+	})
+}
+
+func TestSecondTurnIsCachedToTheAnswersEnd(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		first := r.ok("/v1/chat/completions", chat(4000, ""))
+		answer := at(first, "choices", 0, "message", "content").(string)
+		second := r.ok("/v1/chat/completions", `{"model":"sim-model","messages":[{"role":"user","content":"`+textOf(4000)+
+			`"},{"role":"assistant","content":"`+answer+`"},{"role":"user","content":"go on"}]}`)
+		total := at(first, "usage", "total_tokens").(float64)
+		cached := at(second, "usage", "prompt_tokens_details", "cached_tokens").(float64)
+		if cached < total-32 || cached > total {
+			t.Errorf("cached %v of the %v tokens of turn 1, want all but the last block or two", cached, total)
+		}
+	})
+}
+
+func TestThoughtsOfEarlierTurnsBreakThePrefixAtTheUserMessage(t *testing.T) {
+	inBubble(t, func(c *Config) { c.Template = TemplateDropsThoughts }, func(t *testing.T, r *rig) {
+		first := r.ok("/v1/chat/completions", chat(4000, ""))
+		m := at(first, "choices", 0, "message")
+		if at(m, "reasoning") == nil || at(m, "content") == "" {
+			t.Fatalf("message %v, want a thought and an answer", m)
+		}
+		second := r.ok("/v1/chat/completions", `{"model":"sim-model","messages":[{"role":"user","content":"`+textOf(4000)+
+			`"},`+jsonOf(m)+`,{"role":"user","content":"go on"}]}`)
+		prompt := at(first, "usage", "prompt_tokens").(float64)
+		cached := at(second, "usage", "prompt_tokens_details", "cached_tokens").(float64)
+		if cached < prompt-32 || cached > prompt {
+			t.Errorf("cached %v tokens, want the %v of turn 1's prompt and no more", cached, prompt)
+		}
+	})
+}
+
+func TestTemplatesShareWhatTheirModelsShare(t *testing.T) {
+	one := &conversation{
+		turns: []turn{{role: "system", text: textOf(1000)}, {role: "user", text: "one"}},
+		tools: []tool{{"f", "does it", json.RawMessage(`{"type": "object"}`)}},
+	}
+	two := &conversation{turns: append(one.turns[:2:2], turn{role: "assistant", text: "yes"}, turn{role: "user", text: "two"}), tools: one.tools}
+	want := map[string]bool{
+		TemplatePlain: true, TemplateToolsFirst: true, TemplateDropsThoughts: true, TemplateDated: true, TemplateToolsInLastUser: false,
+	}
+	for name, extends := range want {
+		a := strings.TrimSuffix(rendererOf(name)(one), tokenStart+"assistant\n")
+		if got := strings.HasPrefix(rendererOf(name)(two), a); got != extends {
+			t.Errorf("%s: turn 2 extends turn 1 = %v, want %v", name, got, extends)
+		}
+	}
+	if !strings.HasPrefix(renderToolsFirst(one), tokenTools) || !strings.HasPrefix(renderPlain(one), tokenStart+"system") {
+		t.Error("tools-first and plain begin alike")
+	}
+}
+
+func TestDatedTemplateChangesAtMidnight(t *testing.T) {
+	inBubble(t, func(c *Config) { c.Template = TemplateDated }, func(t *testing.T, r *rig) {
+		cached := func() any {
+			return at(r.ok("/v1/chat/completions", chat(4000, `,"max_tokens":1`)), "usage", "prompt_tokens_details", "cached_tokens")
+		}
+		cached()
+		if got := cached(); got == 0.0 {
+			t.Error("nothing cached on the same day")
+		}
+		time.Sleep(24 * time.Hour)
+		if got := cached(); got != 0.0 {
+			t.Errorf("cached %v tokens on the next day, want 0", got)
+		}
+	})
+}
+
+func TestOneConversationRendersAlikeThroughThreeAPIs(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		r.ok("/v1/chat/completions", `{"model":"sim-model","max_tokens":1,"messages":[{"role":"system","content":"`+textOf(2000)+
+			`"},{"role":"user","content":[{"type":"text","text":"hi"}]}],"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"b":1,"a":2}}}]}`)
+		resp := r.ok("/v1/responses", `{"model":"sim-model","max_output_tokens":1,"instructions":"`+textOf(2000)+
+			`","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}],"tools":[{"type":"function","name":"f","description":"d","parameters":{"b":1, "a":2}}]}`)
+		msg := r.ok("/v1/messages", `{"model":"sim-model","max_tokens":1,"system":[{"type":"text","text":"x-anthropic-billing-header: cch=1"},{"type":"text","text":"`+textOf(2000)+
+			`","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":"hi"}],"tools":[{"name":"f","description":"d","input_schema":{"b":1,"a":2}}]}`)
+		n := at(resp, "usage", "input_tokens").(float64)
+		want := float64(int(n-1) / 16 * 16)
+		if got := at(resp, "usage", "input_tokens_details", "cached_tokens"); got != want {
+			t.Errorf("responses: cached %v of %v, want %v", got, n, want)
+		}
+		if got := at(msg, "usage", "cache_read_input_tokens"); got != want {
+			t.Errorf("messages: cached %v of %v, want %v", got, n, want)
+		}
+	})
+}
+
+func TestVLLMChatStream(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		got := r.stream("/v1/chat/completions", chat(40, `,"stream":true,"max_tokens":2,"stream_options":{"include_usage":true}`))
+		if len(got) != 5 {
+			t.Fatalf("%d events, want role, 2 tokens, usage, [DONE]", len(got))
+		}
+		for i, want := range []string{
+			`"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}`,
+			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`,
+			`"finish_reason":"length","stop_reason":null,"token_ids":null}]}`,
+			`"choices":[],"usage":{"prompt_tokens":20,"total_tokens":22,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}`,
+			`[DONE]`,
+		} {
+			if !strings.HasSuffix(got[i].data, want) {
+				t.Errorf("event %d = %s, want it to end with %s", i, got[i].data, want)
+			}
+		}
+		plain := r.stream("/v1/chat/completions", chat(40, `,"stream":true,"max_tokens":2`))
+		if last := plain[2].data; !strings.Contains(last, `"system_fingerprint"`) || strings.Contains(got[2].data, `"system_fingerprint"`) {
+			t.Errorf("fingerprint must be on the last chunk only when usage was not asked for: %s", last)
+		}
+	})
+}
+
+func TestVLLMReturnsTokenIDs(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		whole := r.ok("/v1/chat/completions", chat(40, `,"max_tokens":3,"return_token_ids":true,"n":2`))
+		tokens := r.ok("/tokenize", chat(40, ""))
+		if diff := cmp.Diff(at(tokens, "tokens"), at(whole, "prompt_token_ids")); diff != "" {
+			t.Errorf("prompt ids are not those of /tokenize:\n%s", diff)
+		}
+		got := r.stream("/v1/chat/completions", chat(40, `,"max_tokens":3,"return_token_ids":true,"n":2,"stream":true`))
+		prompts, ids := 0, map[string][]any{}
+		for _, ev := range got[:len(got)-1] {
+			v := decode(t, ev.data)
+			if p := at(v, "prompt_token_ids"); p != nil {
+				prompts++
+			}
+			key := fmt.Sprint(at(v, "choices", 0, "index"))
+			l, _ := at(v, "choices", 0, "token_ids").([]any)
+			ids[key] = append(ids[key], l...)
+		}
+		if prompts != 2 {
+			t.Errorf("prompt ids came %d times, want once a choice", prompts)
+		}
+		for i := range 2 {
+			if diff := cmp.Diff(at(whole, "choices", i, "token_ids"), any(ids[fmt.Sprint(i)])); diff != "" {
+				t.Errorf("choice %d: streamed ids differ:\n%s", i, diff)
+			}
+		}
+	})
+}
+
+func TestParserMakesChunksOfIDsOnlyWhenIDsAreAskedFor(t *testing.T) {
+	empties := func(r *rig, more string) (n int) {
+		for _, ev := range r.stream("/v1/chat/completions", chat(40, `,"stream":true,"max_tokens":50`+more)) {
+			if strings.Contains(ev.data, `"delta":{},`) {
+				n++
+			}
+		}
+		return n
+	}
+	inBubble(t, func(c *Config) { c.Template = TemplateDropsThoughts }, func(t *testing.T, r *rig) {
+		if got := empties(r, ""); got != 0 {
+			t.Errorf("%d chunks without content, want none", got)
+		}
+		if got := empties(r, `,"return_token_ids":true`); got == 0 {
+			t.Error("no chunk with ids only")
+		}
+		if got := r.ok("/v1/chat/completions", chat(40, `,"max_tokens":9,"return_token_ids":true,"include_reasoning":false`)); at(got, "prompt_token_ids") != nil {
+			t.Error("include_reasoning false still returns ids")
+		}
+	})
+}
+
+func TestEchoIsLostWhenIDsAreAskedFor(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		req := `{"model":"sim-model","prompt":"say this","max_tokens":2,"echo":true`
+		plain := at(r.ok("/v1/completions", req+`}`), "choices", 0, "text").(string)
+		ids := at(r.ok("/v1/completions", req+`,"return_token_ids":true}`), "choices", 0, "text").(string)
+		if "say this"+ids != plain {
+			t.Errorf("with ids %q, without %q, want the prompt only without", ids, plain)
+		}
+	})
+}
+
+func TestCompletionPromptForms(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		ids := jsonOf(r.tok.encode(nil, "hello there"))
+		texts := map[string]int{
+			`"hello there"`: 1, `["hello there","other"]`: 2, ids: 1, `[` + ids + `,[72]]`: 2,
+		}
+		want := at(r.ok("/v1/completions", `{"model":"sim-model","prompt":"hello there"}`), "choices", 0, "text")
+		for prompt, n := range texts {
+			got := r.ok("/v1/completions", `{"model":"sim-model","prompt":`+prompt+`}`)
+			if c := at(got, "choices").([]any); len(c) != n || at(c, 0, "text") != want {
+				t.Errorf("prompt %s: %v, want %d choices, the first %q", prompt, c, n, want)
+			}
+		}
+		status, body := r.post("/v1/completions", `{"model":"sim-model","prompt":[99999999]}`)
+		if status != http.StatusBadRequest {
+			t.Errorf("unknown token id: %d %s, want 400", status, body)
+		}
+	})
+}
+
+func TestErrorBodies(t *testing.T) {
+	tests := []struct {
+		kind, path, body string
+		status           int
+		want             string
+	}{
+		{KindVLLM, "/v1/chat/completions", chat(4, `,"stream_options":{"include_usage":true}`), 400, `{"error":{"message":"stream_options needs stream","type":"BadRequestError","param":"stream_options","code":400}}`},
+		{KindVLLM, "/v1/chat/completions", `{"model":"x","messages":[{"role":"user","content":"a"}]}`, 404, `{"error":{"message":"model \"x\" is not served here","type":"NotFoundError","param":"model","code":404}}`},
+		{KindVLLM, "/v1/messages", `{"model":"sim-model","messages":[]}`, 400, `{"error":{"message":"max_tokens is required","type":"BadRequestError"},"type":"error"}`},
+		{KindVLLM, "/nowhere", `{}`, 404, `{"detail":"Not Found"}`},
+		{KindSGLang, "/v1/chat/completions", chat(4, `,"max_tokens":0`), 400, `{"object":"error","message":"max_tokens must be at least 1","type":"BadRequestError","param":"max_tokens","code":400}`},
+		{KindSGLang, "/v1/chat/completions", chat(4, `,"stream":true,"return_token_ids":true`), 400, `{"object":"error","message":"token ids cannot be returned in a stream","type":"BadRequestError","param":"return_token_ids","code":400}`},
+		{KindSGLang, "/v1/responses", `{"model":"x","input":"a","max_output_tokens":0}`, 400, `{"error":{"message":"max_tokens must be at least 1","type":"BadRequestError","param":"max_tokens","code":400}}`},
+		{KindSGLang, "/v1/messages", `{"model":"x"}`, 400, `{"error":{"message":"max_tokens is required","type":"invalid_request_error"},"type":"error"}`},
+		{KindTRTLLM, "/v1/chat/completions", chat(4, `,"return_token_ids":true`), 400, `{"object":"error","message":"field \"return_token_ids\" is not known","type":"BadRequestError","param":null,"code":400}`},
+		{KindTRTLLM, "/v1/messages", `{}`, 404, `{"detail":"Not Found"}`},
+	}
+	for _, tt := range tests {
+		inBubble(t, kind(tt.kind), func(t *testing.T, r *rig) {
+			status, body := r.post(tt.path, tt.body)
+			if status != tt.status || body != tt.want {
+				t.Errorf("%s %s: %d %s\nwant %d %s", tt.kind, tt.path, status, body, tt.status, tt.want)
+			}
+		})
+	}
+}
+
+func TestAPIKeyGuardsWhatTheKindGuards(t *testing.T) {
+	for k, want := range map[string]map[string]int{
+		KindVLLM:   {"/v1/models": 401, "/metrics": 200, "/version": 200},
+		KindSGLang: {"/v1/models": 401, "/metrics": 200, "/server_info": 401, "/health": 200},
+	} {
+		inBubble(t, func(c *Config) { c.Kind, c.APIKey = k, "secret" }, func(t *testing.T, r *rig) {
+			for path, status := range want {
+				got, body := r.do("GET", path, "")
+				if got != status || got == 401 && body != `{"error":"Unauthorized"}` {
+					t.Errorf("%s GET %s = %d %s, want %d", k, path, got, body, status)
+				}
+			}
+		})
+	}
+}
+
+func TestSGLangReportsCachedTokensOnlyAboveZero(t *testing.T) {
+	inBubble(t, kind(KindSGLang), func(t *testing.T, r *rig) {
+		if got := r.ok("/v1/chat/completions", chat(400, `,"max_tokens":1`)); at(got, "usage", "prompt_tokens_details") != nil {
+			t.Errorf("cold: %v, want no details", at(got, "usage"))
+		}
+		if got := r.ok("/v1/chat/completions", chat(400, `,"max_tokens":1`)); at(got, "usage", "prompt_tokens_details") == nil {
+			t.Errorf("warm: %v, want details", at(got, "usage"))
+		}
+		got := r.ok("/v1/chat/completions", chat(400, `,"max_tokens":2,"return_token_ids":true`))
+		if at(got, "choices", 0, "token_ids") == nil || at(got, "choices", 0, "prompt_token_ids") != nil {
+			t.Errorf("%v, want output ids only: prompt ids have a flag of their own", at(got, "choices", 0))
+		}
+	})
+}
+
+func TestResponsesAndMessagesStreams(t *testing.T) {
+	inBubble(t, func(c *Config) { c.Template = TemplateDropsThoughts }, func(t *testing.T, r *rig) {
+		names := func(events []event) (out []string) {
+			for _, ev := range events {
+				if n := len(out); n == 0 || out[n-1] != ev.name {
+					out = append(out, ev.name)
+				}
+			}
+			return out
+		}
+		got := names(r.stream("/v1/responses", `{"model":"sim-model","input":"hi","stream":true}`))
+		want := []string{
+			"response.created", "response.in_progress",
+			"response.output_item.added", "response.content_part.added", "response.reasoning_text.delta",
+			"response.reasoning_text.done", "response.content_part.done", "response.output_item.done",
+			"response.output_item.added", "response.content_part.added", "response.output_text.delta",
+			"response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("responses (-want +got):\n%s", diff)
+		}
+		got = names(r.stream("/v1/messages", `{"model":"sim-model","max_tokens":500,"messages":[{"role":"user","content":"hi"}],"stream":true}`))
+		want = []string{
+			"message_start", "content_block_start", "content_block_delta", "content_block_stop",
+			"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("messages (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestModelsListsAliasesAndAdapters(t *testing.T) {
+	inBubble(t, func(c *Config) { c.Aliases, c.Adapters = []string{"alias"}, []string{"lora"} }, func(t *testing.T, r *rig) {
+		_, body := r.do("GET", "/v1/models", "")
+		var got []string
+		for _, m := range at(decode(t, body), "data").([]any) {
+			got = append(got, fmt.Sprint(at(m, "id"), at(m, "root"), at(m, "parent"), at(m, "max_model_len")))
+		}
+		want := []string{"sim-modelsim-model<nil> 131072", "aliassim-model<nil> 131072", "loralorasim-model<nil>"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("models (-want +got):\n%s", diff)
+		}
+		r.ok("/v1/chat/completions", strings.Replace(chat(4000, `,"max_tokens":1`), "sim-model", "alias", 1))
+		for model, cached := range map[string]bool{"sim-model": true, "lora": false} {
+			v := r.ok("/v1/chat/completions", strings.Replace(chat(4000, `,"max_tokens":1`), "sim-model", model, 1))
+			if got := at(v, "usage", "prompt_tokens_details", "cached_tokens").(float64) > 0; got != cached {
+				t.Errorf("model %s finds the alias's blocks = %v, want %v", model, got, cached)
+			}
+		}
+	})
+}
+
+func TestMetricsCountTokens(t *testing.T) {
+	for k, names := range map[string][]string{
+		KindVLLM: {
+			"vllm:num_requests_running{", "vllm:prefix_cache_queries_total{", "vllm:prefix_cache_hits_total{",
+			"vllm:kv_cache_usage_perc{", `vllm:cache_config_info{block_size="16"`,
+		},
+		KindSGLang: {"sglang:num_running_reqs{", "sglang:num_queue_reqs{", "sglang:cached_tokens_total{"},
+	} {
+		inBubble(t, kind(k), func(t *testing.T, r *rig) {
+			for range 2 {
+				r.ok("/v1/chat/completions", chat(4000, `,"max_tokens":1`))
+			}
+			_, body := r.do("GET", "/metrics", "")
+			for _, n := range names {
+				if !strings.Contains(body, "\n"+n) {
+					t.Errorf("%s: no %s in\n%s", k, n, body)
+				}
+			}
+			if s := r.Stats(); s.HitTokens == 0 || s.QueriedTokens < 2*s.HitTokens {
+				t.Errorf("%s: %d of %d tokens hit, want the second prompt", k, s.HitTokens, s.QueriedTokens)
+			}
+		})
+	}
+}
+
+func TestTokenizeAndBack(t *testing.T) {
+	for k, field := range map[string]string{KindVLLM: "prompt", KindSGLang: "text"} {
+		inBubble(t, kind(k), func(t *testing.T, r *rig) {
+			tokens := at(r.ok("/tokenize", `{"model":"sim-model","prompt":"Hello, world"}`), "tokens")
+			back := r.ok("/detokenize", `{"model":"sim-model","tokens":`+jsonOf(tokens)+`}`)
+			if at(back, field) != "Hello, world" {
+				t.Errorf("%s: %v, want the text back", k, back)
+			}
+		})
+	}
+}
+
+func TestOtherCacheSaltSharesNothing(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		for _, salt := range []string{"a", "b"} {
+			v := r.ok("/v1/chat/completions", chat(4000, `,"max_tokens":1,"cache_salt":"`+salt+`"`))
+			if got := at(v, "usage", "prompt_tokens_details", "cached_tokens"); got != 0.0 {
+				t.Errorf("salt %s: cached %v, want 0", salt, got)
+			}
+		}
+	})
+}
+
+func TestTRTLLMEventsAreDrainedOnce(t *testing.T) {
+	inBubble(t, func(c *Config) { c.Kind, c.EventBuffer = KindTRTLLM, 100 }, func(t *testing.T, r *rig) {
+		drain := func() []any {
+			resp := r.open(t.Context(), "POST", "/kv_cache_events", "")
+			b, _ := io.ReadAll(resp.Body)
+			var v []any
+			if err := json.Unmarshal(b, &v); err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		r.ok("/v1/chat/completions", chat(400, `,"max_tokens":1`))
+		got := drain()
+		if len(got) < 3 || at(got, 0, "data", "type") != "created" || at(got, 1, "data", "type") != "stored" || at(got, 1, "event_id") != 1.0 {
+			t.Errorf("events %v, want created, then stored", got)
+		}
+		if again := drain(); len(again) != 0 {
+			t.Errorf("second drain has %d events, want none", len(again))
+		}
+	})
+}
+
+func TestConfigReportsAllViolations(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Kind, cfg.Model, cfg.Speed, cfg.Template = "x", "", 0, "y"
+	cfg.Groups = []Group{{Kind: "z"}, {Kind: GroupSliding}}
+	cfg.KVEvents = EventsConfig{Endpoint: "udp://x", ArrayLen: 3}
+	cfg.Faults.ErrorRate = 2
+	_, err := New(cfg)
+	for _, field := range []string{"Kind", "Model", "Speed", "Template", "Groups[0]", "Groups[1]", "Endpoint", "ArrayLen", "ErrorRate"} {
+		if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(field)) {
+			t.Errorf("error does not name %s: %v", field, err)
+		}
+	}
+}

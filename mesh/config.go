@@ -172,7 +172,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(meshPattern.MatchString(c.MeshID), "MeshID (%q) must be lower-case letters, digits, '-' and '.', at most 63", c.MeshID)
+	check(meshPattern.MatchString(c.MeshID),
+		"MeshID (%q) must be lower-case letters, digits, '-' and '.', at most 63", c.MeshID)
 	check(namePattern.MatchString(c.Name), "Name (%q) must be letters, digits, '.', '_' and '-', at most 63", c.Name)
 	check(len(c.Meta) <= MaxMeta, "Meta (%d bytes) must be at most %d", len(c.Meta), MaxMeta)
 	check(len(c.GossipKeys) > 0, "GossipKeys must hold a key")

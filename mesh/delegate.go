@@ -60,9 +60,10 @@ func (d *delegate) GetBroadcasts(int, int) [][]byte { return nil }
 
 // LocalState returns the handler's state.
 func (d *delegate) LocalState(bool) []byte {
-	if d.m.cfg.State == nil {
+	if d.m.cfg.State == nil || !d.m.enter() {
 		return nil
 	}
+	defer d.m.wg.Done()
 	b := d.m.cfg.State.LocalState()
 	if len(b) > MaxState {
 		d.m.metrics.drop("local_state_size")
@@ -73,12 +74,15 @@ func (d *delegate) LocalState(bool) []byte {
 
 // MergeRemoteState gives a peer's state to the handler.
 func (d *delegate) MergeRemoteState(b []byte, _ bool) {
-	switch {
-	case len(b) > MaxState:
+	if len(b) > MaxState {
 		d.m.metrics.drop("remote_state_size")
-	case d.m.cfg.State != nil && len(b) > 0:
-		d.m.cfg.State.MergeState(b)
+		return
 	}
+	if d.m.cfg.State == nil || len(b) == 0 || !d.m.enter() {
+		return
+	}
+	defer d.m.wg.Done()
+	d.m.cfg.State.MergeState(b)
 }
 
 // NotifyAlive vetoes members that could not be dialed or named.

@@ -80,7 +80,8 @@ func (t *table) dialed(name string, call *dialCall) {
 	}
 }
 
-// dial connects to addr and serves the connection; want is the name that is meant, "" for any of the mesh.
+// dial connects to addr and serves the connection; want is the name that is meant, "" for any of the mesh, in which case
+// the connection may be an older one to that peer.
 func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*peerConn, error) {
 	select {
 	case m.dialSlots <- struct{}{}:
@@ -101,6 +102,10 @@ func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*pee
 		return nil, fmt.Errorf("%w: %w", ErrNotConnected, err)
 	}
 	pc, err := m.greet(ctx, qc, want)
+	if errors.Is(err, errSecond) {
+		qc.CloseWithError(codeSecond, errSecond.Error())
+		return pc, nil
+	}
 	if err != nil {
 		partial := &peerConn{name: certificateName(qc.ConnectionState().TLS.PeerCertificates)}
 		// The acceptor's handshake ends half a round trip after ours; a close before that would reach it without its text.

@@ -14,8 +14,12 @@ import (
 	"github.com/quic-go/quic-go"
 )
 
-// errSelf is returned by a dial that reached this agent itself.
-var errSelf = errors.New("the address is this agent's own")
+var (
+	// errSelf is returned by a dial that reached this agent itself.
+	errSelf = errors.New("the address is this agent's own")
+	// errSecond is returned by greet for a peer that is connected already.
+	errSecond = errors.New("another connection is kept")
+)
 
 // acceptAll takes connections as fast as they come: quic-go refuses them when 32 wait.
 func (m *Mesh) acceptAll(ln *quic.Listener) {
@@ -81,6 +85,7 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 }
 
 // greet does the dialer's half on a connection whose TLS handshake is done; want is the name that was meant, "" for any.
+// A seed that turns out to be connected already is not greeted again.
 func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string) (*peerConn, error) {
 	c, err := m.identify(qc)
 	if err != nil {
@@ -88,6 +93,9 @@ func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string) (*peerConn
 	}
 	if want != "" && c.name != want {
 		return nil, refusef(reasonName, "the certificate is for %q, but %q was dialed", c.name, want)
+	}
+	if old := m.table.current(c.name); old != nil && want == "" {
+		return old, errSecond
 	}
 	s, err := qc.OpenStreamSync(ctx)
 	if err != nil {

@@ -140,6 +140,9 @@ func (m *Mesh) joinAddr(a netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	if m.table.isMember(pc.name) {
+		return nil
+	}
 	return m.introduce(pc.name)
 }
 

@@ -205,19 +205,31 @@ func (m *Mesh) stop(ln *quic.Listener) {
 	m.wg.Wait()
 }
 
-// spawn runs f for the mesh, unless it has stopped. What runs for the mesh already may use m.wg itself.
-func (m *Mesh) spawn(f func()) bool {
+// enter makes Close wait until the caller calls m.wg.Done, unless the mesh has stopped. What Run started need not.
+func (m *Mesh) enter() bool {
 	m.spawnMu.Lock()
 	defer m.spawnMu.Unlock()
 	if m.stopped {
 		return false
 	}
-	m.wg.Go(f)
+	m.wg.Add(1)
 	return true
 }
 
-// Close stops the mesh and waits until Run has returned. The peers are not told that this agent leaves for good: to
-// them it is dead until it comes back (Leave tells them).
+// spawn runs f for the mesh, unless it has stopped. What runs for the mesh already may use m.wg.Go.
+func (m *Mesh) spawn(f func()) bool {
+	if !m.enter() {
+		return false
+	}
+	go func() {
+		defer m.wg.Done()
+		f()
+	}()
+	return true
+}
+
+// Close stops the mesh and waits until Run has returned; no handler is called after that. The peers are not told that
+// this agent goes for good: to them it is dead until it comes back (Leave tells them).
 func (m *Mesh) Close() error {
 	m.cancel(ErrClosed)
 	if m.running.CompareAndSwap(false, true) {
@@ -230,8 +242,8 @@ func (m *Mesh) Close() error {
 	return nil
 }
 
-// Leave tells the peers that this agent goes on purpose, waits at most timeout until the word has spread, and closes
-// the connections. The mesh still runs, without peers; call Close next.
+// Leave tells the peers that this agent goes on purpose: connected ones by closing their connections, the others by
+// gossip, for which it waits at most timeout. The mesh still runs, without peers; call Close next.
 func (m *Mesh) Leave(timeout time.Duration) error {
 	list := m.list.Load()
 	if list == nil || m.ctx.Err() != nil {
@@ -239,14 +251,10 @@ func (m *Mesh) Leave(timeout time.Duration) error {
 	}
 	m.leaving.Store(true)
 	deadline := time.Now().Add(timeout)
-	err := list.Leave(timeout)
-	// memberlist returns when one peer has it; a few rounds more and all have. Connected peers hear it by the close.
-	rest := min(3*m.cfg.Timings.GossipInterval, time.Until(deadline))
-	select {
-	case <-time.After(rest):
-	case <-m.ctx.Done():
-	}
 	m.table.closeAll(codeLeaving, "agent left")
+	err := list.Leave(timeout)
+	// memberlist returns when one peer has it; a few rounds more and all have.
+	sleep(m.ctx, min(3*m.cfg.Timings.GossipInterval, time.Until(deadline)))
 	if err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}

@@ -265,7 +265,9 @@ func TestRestartedPeerReplacesItsOldLife(t *testing.T) {
 		if !b.saw("down d") {
 			t.Errorf("b was told %q, want a PeerDown between the lives", b.got(&b.events))
 		}
-		await(t, 10*time.Second, "the new d is a member", func() bool { return connectedTo(b, "d")() && connectedTo(again, "b")() })
+		await(t, 10*time.Second, "the new d is a member", func() bool {
+			return connectedTo(b, "d")() && connectedTo(again, "b")()
+		})
 	})
 }
 
@@ -389,6 +391,9 @@ func TestLeftPeerIsKnownToHaveLeft(t *testing.T) {
 		if err := c.Leave(2 * time.Second); err != nil {
 			t.Fatal(err)
 		}
+		if !a.saw("down c: agent left") || !b.saw("down c: agent left") {
+			t.Errorf("a and b were told %q and %q", a.got(&a.events), b.got(&b.events))
+		}
 		await(t, 100*time.Millisecond, "c left", func() bool {
 			pa, _ := a.Peer("c")
 			pb, _ := b.Peer("c")
@@ -472,8 +477,8 @@ func TestDoubleDialKeepsOneConnection(t *testing.T) {
 		a := w.run(w.config("a"))
 		b := w.run(w.config("b"))
 		var wg sync.WaitGroup
-		wg.Go(func() { a.dial(t.Context(), b.QUICAddr(), "") })
-		wg.Go(func() { b.dial(t.Context(), a.QUICAddr(), "") })
+		wg.Go(func() { a.dial(t.Context(), b.QUICAddr(), "b") })
+		wg.Go(func() { b.dial(t.Context(), a.QUICAddr(), "a") })
 		wg.Wait()
 		time.Sleep(100 * time.Millisecond)
 		if ca, cb := a.table.current("b"), b.table.current("a"); !ca.dialed || cb.dialed {
@@ -491,6 +496,55 @@ func TestDoubleDialKeepsOneConnection(t *testing.T) {
 			if x.saw("down") {
 				t.Errorf("%s was told %q", x.Name(), x.got(&x.events))
 			}
+		}
+	})
+}
+
+func TestDrainingConnectionFinishesItsStreams(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b"))
+		old, err := b.dial(t.Context(), a.QUICAddr(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Open(t.Context(), "a", KindRequest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Write([]byte("before "))
+		if _, err := a.dial(t.Context(), b.QUICAddr(), "b"); err != nil { // the smaller name's connection is kept
+			t.Fatal(err)
+		}
+		time.Sleep(10 * drainQuiet)
+		s.Write([]byte("after"))
+		s.CloseWrite()
+		if got, err := io.ReadAll(s); string(got) != "before after" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		s.Close()
+		await(t, 2*drainQuiet, "the older connection is closed", func() bool { return !old.open() })
+		if !b.table.current("a").open() || b.saw("down") {
+			t.Errorf("b was told %q", b.got(&b.events))
+		}
+	})
+}
+
+func TestConnectedSeedUnderAnotherAddressIsNotConnectedTwice(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		cfg := w.config("a")
+		cfg.QUICAdvertise = "192.0.2.1:7081" // so that its seed address does not look like it
+		a := w.run(cfg)
+		b := w.run(w.config("b", cfg.QUICBind))
+		await(t, 3*time.Second, "connected", connectedTo(b, "a"))
+		first := b.table.current("a")
+		for range 20 {
+			if err := b.joinAddr(netip.MustParseAddrPort(cfg.QUICBind)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b.table.current("a") != first || a.saw("down") || len(a.Refusals()) > 0 {
+			t.Errorf("a was told %q, refused %v", a.got(&a.events), a.Refusals())
 		}
 	})
 }

@@ -31,15 +31,16 @@ type peerConn struct {
 	dialed bool // by this agent
 	remote netip.AddrPort
 
-	streams   atomic.Int64 // open ones, of both sides
-	datagrams chan []byte  // to send
-	draining  atomic.Bool  // no new streams; closes when there are none
+	streams   atomic.Int64  // open ones, of both sides
+	datagrams chan []byte   // to send
+	draining  atomic.Bool   // no new streams; closes when there are none
+	wake      chan struct{} // capacity 1: draining became true
 }
 
 func newPeerConn(qc *quic.Conn, h hello, c claim, dialed bool) *peerConn {
 	return &peerConn{
 		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: dialed, remote: addrPort(qc.RemoteAddr()),
-		datagrams: make(chan []byte, datagramQueue),
+		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -47,7 +48,15 @@ func (c *peerConn) open() bool { return c.qc.Context().Err() == nil }
 
 func (c *peerConn) rtt() time.Duration { return c.qc.ConnectionStats().SmoothedRTT }
 
-func (c *peerConn) drain(on bool) { c.draining.Store(on) }
+func (c *peerConn) drain(on bool) {
+	if c.draining.Swap(on) || !on {
+		return
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
 
 func (c *peerConn) close(code quic.ApplicationErrorCode, why string) {
 	c.qc.CloseWithError(code, clip(why))
@@ -76,8 +85,13 @@ func (m *Mesh) serve(pc *peerConn) {
 	m.wg.Go(func() { m.acceptStreams(pc) })
 	m.wg.Go(func() { m.receiveDatagrams(pc) })
 	m.wg.Go(func() { m.sendDatagrams(pc) })
-	m.wg.Go(func() { m.closeDrained(pc) })
-	<-pc.qc.Context().Done()
+	for pc.open() {
+		select {
+		case <-pc.wake:
+			pc.closeDrained()
+		case <-pc.qc.Context().Done():
+		}
+	}
 	why, left := m.explainClose(pc)
 	m.table.remove(pc, why, left)
 	m.notify(pc.name)
@@ -168,25 +182,25 @@ func (m *Mesh) ping(ctx context.Context, pc *peerConn) bool {
 }
 
 // closeDrained closes a connection that has been draining without a stream for a while: streams that the peer opened
-// before it knew are not cut off.
-func (m *Mesh) closeDrained(pc *peerConn) {
+// before it knew are not cut off. It returns early when the connection is wanted again.
+func (c *peerConn) closeDrained() {
 	var quiet time.Duration
-	tick := time.NewTicker(drainQuiet / 2)
+	tick := time.NewTicker(drainQuiet / 4)
 	defer tick.Stop()
-	for {
+	for quiet < drainQuiet {
 		select {
-		case <-pc.qc.Context().Done():
+		case <-c.qc.Context().Done():
 			return
 		case <-tick.C:
 		}
-		if quiet += drainQuiet / 2; !pc.draining.Load() || pc.streams.Load() > 0 {
-			quiet = 0
-		}
-		if quiet >= drainQuiet {
-			pc.close(codeSecond, "another connection is kept")
+		if !c.draining.Load() {
 			return
 		}
+		if quiet += drainQuiet / 4; c.streams.Load() > 0 {
+			quiet = 0
+		}
 	}
+	c.close(codeSecond, "another connection is kept")
 }
 
 func (m *Mesh) receiveDatagrams(pc *peerConn) {

@@ -33,16 +33,19 @@ func (s *settle) isIn() bool {
 // awaitSettled closes ready when members and connections have stayed the same for three polls after joining, when the
 // deadline is over, or at once when there is nobody to join.
 func (m *Mesh) awaitSettled() {
-	defer m.log.Info("mesh settled")
-	defer close(m.settle.ready)
-	if len(m.cfg.Join) == 0 {
-		return
+	if len(m.cfg.Join) == 0 || m.membershipRests() {
+		m.log.Info("mesh settled")
+		close(m.settle.ready)
 	}
+}
+
+// membershipRests waits for that and returns false when the mesh is closed first.
+func (m *Mesh) membershipRests() bool {
 	deadline := time.Now().Add(m.cfg.Timings.SettleTimeout)
 	same, last := 0, [2]int{}
 	for same < settlePolls && time.Now().Before(deadline) {
 		if !sleep(m.ctx, m.cfg.Timings.SettlePoll) {
-			return
+			return false
 		}
 		members, connections := m.table.counts()
 		now := [2]int{members, connections}
@@ -50,6 +53,7 @@ func (m *Mesh) awaitSettled() {
 			same, last = 0, now
 		}
 	}
+	return true
 }
 
 // Ready is closed when the mesh has settled: from then on this agent's view of who is there can be trusted.

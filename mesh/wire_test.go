@@ -1,0 +1,100 @@
+package mesh
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var (
+	someAbout = about{
+		version: 1, instance: 0xfeed, started: 1700000000,
+		quic: netip.MustParseAddrPort("10.0.0.1:7081"), meta: []byte("zone=a"),
+	}
+	otherWay = about{version: 1, instance: 1, quic: netip.MustParseAddrPort("[2001:db8::1]:1")}
+)
+
+var wireOpts = cmp.Options{
+	cmp.AllowUnexported(about{}, hello{}, envelope{}),
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+}
+
+func FuzzNodeMeta(f *testing.F) {
+	f.Add(appendAbout(nil, someAbout))
+	f.Add(appendAbout(nil, otherWay))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := parseAbout(b)
+		if err != nil {
+			return
+		}
+		again, err := parseAbout(append(appendAbout(nil, a), "what a later version adds"...))
+		if diff := cmp.Diff(a, again, wireOpts); err != nil || diff != "" {
+			t.Errorf("%v %s", err, diff)
+		}
+		if n := len(appendAbout(nil, a)); n > maxAbout {
+			t.Errorf("%d bytes", n)
+		}
+	})
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add(appendHello(nil, hello{someAbout, "g1"}))
+	f.Add(appendHello(nil, hello{otherWay, "a.b-c_d"}))
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := readHello(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		again, err := readHello(bytes.NewReader(appendHello(nil, h)))
+		if diff := cmp.Diff(h, again, wireOpts); err != nil || diff != "" {
+			t.Errorf("%v %s", err, diff)
+		}
+	})
+}
+
+func FuzzEnvelope(f *testing.F) {
+	f.Add(appendEnvelope(nil, envelope{"g1", []byte("signature"), []byte("payload")}))
+	f.Add(appendEnvelope(nil, envelope{}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := parseEnvelope(b)
+		if err != nil {
+			return
+		}
+		again, err := parseEnvelope(appendEnvelope(nil, e))
+		if diff := cmp.Diff(e, again, wireOpts, cmpopts.EquateEmpty()); err != nil || diff != "" {
+			t.Errorf("%v %s", err, diff)
+		}
+	})
+}
+
+func TestBadBytesAreErrors(t *testing.T) {
+	full := appendAbout(nil, someAbout)
+	for i := range full {
+		if _, err := parseAbout(full[:i]); err == nil {
+			t.Errorf("node metadata cut to %d bytes was taken", i)
+		}
+	}
+	for _, bad := range []about{
+		{quic: netip.MustParseAddrPort("0.0.0.0:1")},
+		{quic: netip.MustParseAddrPort("10.0.0.1:0")},
+		{},
+		{quic: someAbout.quic, meta: make([]byte, MaxMeta+1)},
+		{quic: someAbout.quic, started: 1 << 50},
+	} {
+		if _, err := parseAbout(appendAbout(nil, bad)); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+	for _, name := range []string{"", "a/b", "a b", "-a", string(bytes.Repeat([]byte("a"), 64))} {
+		if _, err := readHello(bytes.NewReader(appendHello(nil, hello{someAbout, name}))); err == nil {
+			t.Errorf("a hello of %q was taken", name)
+		}
+	}
+	if _, err := parseEnvelope(make([]byte, MaxMessage+envelopeOverhead+1)); err == nil {
+		t.Error("an oversized envelope was taken")
+	}
+}

@@ -141,9 +141,10 @@ func llamaField(name string) field {
 	return fieldNone
 }
 
-// parseMetrics reads a page in the Prometheus text format. It returns the software whose names are on the page,
-// KindOther when there are none. The error is errNoLoad when the page says nothing about requests.
-func parseMetrics(page []byte) (reading, engine.Kind, error) {
+// parseMetrics reads what a page in the Prometheus text format says about one data-parallel rank, or about all when
+// rank is "". It returns the software whose names are on the page, KindOther when there are none. The error is
+// errNoLoad when the page says nothing about requests.
+func parseMetrics(page []byte, rank string) (reading, engine.Kind, error) {
 	wanted, kind := wantedLines(page)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(wanted))
@@ -153,7 +154,8 @@ func parseMetrics(page []byte) (reading, engine.Kind, error) {
 	s := make(sums)
 	r := reading{counters: make(map[string]float64)}
 	for name, family := range families {
-		s.addFamily(&r, name, family.GetMetric())
+		samples := slices.DeleteFunc(family.GetMetric(), func(m *dto.Metric) bool { return ofOther(m, rank) })
+		s.addFamily(&r, name, samples)
 	}
 	s.fill(&r)
 	if len(s[fieldRunning])+len(s[fieldWaiting]) == 0 {
@@ -184,6 +186,13 @@ func wantedLines(page []byte) (wanted []byte, kind engine.Kind) {
 		wanted = append(wanted, '\n')
 	}
 	return wanted, kind
+}
+
+// ofOther reports whether a sample is about another rank than the one asked for. What has no rank is about all.
+func ofOther(m *dto.Metric, rank string) bool {
+	return rank != "" && slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+		return (l.GetName() == "engine" || l.GetName() == "dp_rank") && l.GetValue() != rank
+	})
 }
 
 // sums collects the samples of a page: quantity, metric name, then the labels that tell ranks and kinds apart. Two

@@ -58,7 +58,7 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.page, func(t *testing.T) {
-			got, kind, err := parseMetrics(page(t, tt.page))
+			got, kind, err := parseMetrics(page(t, tt.page), "")
 			if err != nil || kind != tt.kind {
 				t.Fatalf("kind %q, error %v; want %q, none", kind, err, tt.kind)
 			}
@@ -66,6 +66,30 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 				t.Errorf("reading differs (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestOneRankIsReadAlone(t *testing.T) {
+	tests := []struct {
+		page, rank string
+		want       reading
+	}{
+		{"vllm-0.25-dp2.txt", "0", reading{
+			running: 12, waiting: 2, kvUsage: 0.96, blockTokens: 64, capacityTokens: 500000,
+			started: 1.78e9, hitTokens: 300, hasHits: true,
+		}},
+		{"sglang-dp2.txt", "1", reading{running: 4, waiting: 3, kvUsage: 0.7}},
+		{"vllm-0.9.0.txt", "1", reading{ // a release whose samples name no rank
+			running: 3, waiting: 1, kvUsage: 0.4375, blockTokens: 16, capacityTokens: 16 * 27310,
+			started: 1.74853111223e+09, hitTokens: 5120, hasHits: true,
+		}},
+	}
+	for _, tt := range tests {
+		got, _, err := parseMetrics(page(t, tt.page), tt.rank)
+		got.counters = nil
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(reading{})); diff != "" || err != nil {
+			t.Errorf("%s, rank %s: error %v, reading differs (-want +got):\n%s", tt.page, tt.rank, err, diff)
+		}
 	}
 }
 
@@ -81,8 +105,10 @@ func TestOddMetricsPages(t *testing.T) {
 		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting 2\n", false, reading{waiting: 2}},
 		{"negative", "vllm:num_requests_running -3\nvllm:num_requests_waiting 1\n", false, reading{waiting: 1}},
 		{"huge", "vllm:num_requests_running 1e300\n", false, reading{running: 1 << 20}},
-		{"usage above one", "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 7\n", false,
-			reading{running: 1, kvUsage: 1}},
+		{
+			"usage above one", "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 7\n", false,
+			reading{running: 1, kvUsage: 1},
+		},
 		{"no last newline", "vllm:num_requests_running 4", false, reading{running: 4}},
 		{"fault in a metric of no interest", "broken{x= 1\nvllm:num_requests_running 4\n", false, reading{running: 4}},
 		{"blocks not profiled yet", "vllm:num_requests_running 0\n" +
@@ -90,7 +116,7 @@ func TestOddMetricsPages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, _, err := parseMetrics([]byte(tt.page))
+			got, _, err := parseMetrics([]byte(tt.page), "")
 			if errors.Is(err, errNoLoad) != tt.noLoad || (err != nil && !tt.noLoad) {
 				t.Fatalf("error %v", err)
 			}
@@ -100,7 +126,7 @@ func TestOddMetricsPages(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := parseMetrics([]byte("vllm:num_requests_running{ 4\n")); err == nil {
+	if _, _, err := parseMetrics([]byte("vllm:num_requests_running{ 4\n"), ""); err == nil {
 		t.Error("a fault in a known metric is not an error")
 	}
 }
@@ -111,7 +137,7 @@ func FuzzParseMetrics(f *testing.F) {
 		f.Add(page(f, filepath.Base(name)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, _, _ := parseMetrics(b)
+		r, _, _ := parseMetrics(b, "")
 		if r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1) ||
 			r.blockTokens < 0 || r.blockTokens > maxBlockTokens ||
 			r.capacityTokens < 0 || r.capacityTokens > maxCapacityTokens {
@@ -127,7 +153,7 @@ func BenchmarkParseMetrics(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := parseMetrics(text); err != nil {
+		if _, _, err := parseMetrics(text, ""); err != nil {
 			b.Fatal(err)
 		}
 	}

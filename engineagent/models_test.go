@@ -30,12 +30,22 @@ func TestModelsAreGroupedByRoot(t *testing.T) {
 		{"a name that the engine does not know", vllmModels, map[string]string{"Qwen/Qwen3-32B": "qwen3"}, []engine.Model{
 			{Name: "qwen3", Aliases: []string{"qwen", "default"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
 		}, map[string]string{"qwen3": "qwen"}},
-		{"ids only", `{"data":[{"id":"a"},{"id":"b"},{"id":""}]}`, nil,
-			[]engine.Model{{Name: "a"}, {Name: "b"}}, map[string]string{}},
-		{"two roots of one name", `{"data":[{"id":"a"},{"id":"b"}]}`, map[string]string{"a": "m", "b": "m"},
-			[]engine.Model{{Name: "m", Aliases: []string{"a", "b"}}}, map[string]string{"m": "a"}},
-		{"context out of range", `{"data":[{"id":"a","max_model_len":-5},{"id":"b","max_model_len":1e30}]}`, nil,
-			[]engine.Model{{Name: "a"}, {Name: "b", MaxContext: 1 << 30}}, map[string]string{}},
+		{
+			"ids only", `{"data":[{"id":"a"},{"id":"b"},{"id":""}]}`, nil,
+			[]engine.Model{{Name: "a"}, {Name: "b"}},
+			map[string]string{},
+		},
+		{
+			"two roots of one name", `{"data":[{"id":"a"},{"id":"b"}]}`,
+			map[string]string{"a": "m", "b": "m"},
+			[]engine.Model{{Name: "m", Aliases: []string{"a", "b"}}},
+			map[string]string{"m": "a"},
+		},
+		{
+			"context out of range", `{"data":[{"id":"a","max_model_len":-5},{"id":"b","max_model_len":1e30}]}`, nil,
+			[]engine.Model{{Name: "a"}, {Name: "b", MaxContext: 1 << 30}},
+			map[string]string{},
+		},
 		{"none", `{"data":null}`, nil, nil, map[string]string{}},
 	}
 	for _, tt := range tests {
@@ -69,13 +79,19 @@ func TestServerInfoOfAnotherProgramIsNotSGLang(t *testing.T) {
 
 func TestLoadsOfRanksAddUp(t *testing.T) {
 	got, err := parseLoads([]byte(`{"loads":[
- {"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":1,"max_total_num_tokens":1000,"max_running_requests":8,"token_usage":0.5},
- {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":-4,"max_total_num_tokens":1000,"max_running_requests":8,"token_usage":9}]}`))
+ {"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":1,
+  "max_total_num_tokens":1000,"max_running_requests":8,"token_usage":0.5},
+ {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":-4,
+  "max_total_num_tokens":1000,"max_running_requests":8,"token_usage":9}]}`), "")
 	want := reading{running: 5, waiting: 1, kvUsage: 0.75, capacityTokens: 2000, maxRunning: 16}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(reading{})); diff != "" || err != nil {
 		t.Errorf("error %v, differs (-want +got):\n%s", err, diff)
 	}
-	if _, err := parseLoads([]byte(`{"loads":[]}`)); err == nil {
+	const twoRanks = `{"loads":[{"num_running_reqs":3},{"dp_rank":1,"num_running_reqs":2}]}`
+	if got, err = parseLoads([]byte(twoRanks), "1"); err != nil || got.running != 2 {
+		t.Errorf("rank 1 runs %d, error %v", got.running, err)
+	}
+	if _, err := parseLoads([]byte(`{"loads":[]}`), ""); err == nil {
 		t.Error("a page without ranks is not an error")
 	}
 }
@@ -100,8 +116,8 @@ func FuzzParseInfo(f *testing.F) {
 	f.Add([]byte(`{"version":"0.25.1"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseServerInfo(b)
-		parseVersion(b)
-		if r, err := parseLoads(b); err == nil && (r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1)) {
+		hasVersion(b)
+		if r, err := parseLoads(b, ""); err == nil && (r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1)) {
 			t.Errorf("reading out of range: %+v", r)
 		}
 	})

@@ -3,6 +3,8 @@ package engineagent
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
@@ -32,6 +34,7 @@ func parseServerInfo(body []byte) (info serverInfo, ok bool) {
 
 // rankLoad is one data-parallel rank in SGLang's /v1/loads.
 type rankLoad struct {
+	Rank       int     `json:"dp_rank"`
 	Running    float64 `json:"num_running_reqs"`
 	Waiting    float64 `json:"num_waiting_reqs"`
 	MaxTokens  float64 `json:"max_total_num_tokens"`
@@ -39,14 +42,16 @@ type rankLoad struct {
 	Usage      float64 `json:"token_usage"`
 }
 
-// parseLoads reads /v1/loads, which SGLang serves also when it was started without --enable-metrics.
-func parseLoads(body []byte) (reading, error) {
+// parseLoads reads /v1/loads, which SGLang serves also when it was started without --enable-metrics. rank is as in
+// parseMetrics.
+func parseLoads(body []byte, rank string) (reading, error) {
 	var page struct {
 		Loads []rankLoad `json:"loads"`
 	}
 	if err := json.Unmarshal(body, &page); err != nil {
 		return reading{}, fmt.Errorf("parse loads: %w", err)
 	}
+	page.Loads = slices.DeleteFunc(page.Loads, func(l rankLoad) bool { return rank != "" && strconv.Itoa(l.Rank) != rank })
 	if len(page.Loads) == 0 {
 		return reading{}, errNoLoad
 	}
@@ -67,13 +72,12 @@ func parseLoads(body []byte) (reading, error) {
 	}, nil
 }
 
-// parseVersion reads /version, which vLLM and TensorRT-LLM serve.
-func parseVersion(body []byte) (version string, ok bool) {
+// hasVersion reports whether body is an answer to /version, which vLLM and TensorRT-LLM serve.
+func hasVersion(body []byte) bool {
 	var v struct {
 		Version string `json:"version"`
 	}
-	err := json.Unmarshal(body, &v)
-	return v.Version, err == nil && v.Version != ""
+	return json.Unmarshal(body, &v) == nil && v.Version != ""
 }
 
 // kindOfOwner reads owned_by of a model card, which names the software in the servers seen so far.

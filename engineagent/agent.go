@@ -1,0 +1,198 @@
+package engineagent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Agent follows one engine. All methods but Run are safe for concurrent use and never block on the engine.
+type Agent struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *instruments
+	changed chan struct{}
+	wake    chan struct{} // asks Run for a poll at once
+
+	mu        sync.Mutex // guards the following fields
+	engine    engine.Engine
+	own       map[string]string // canonical name → the engine's own
+	seq       uint64            // of the last Load
+	cordoned  bool
+	reuses    bool // false when the engine says that it keeps no prefix cache
+	reports   bool // SGLang with --enable-cache-report: usage without cached tokens means none
+	life      life
+	ledger    ledger
+	report    report
+	speeds    speeds
+	meters    meters
+	evidence  evidence
+	cache     *cache
+	admitted  uint64 // bookings ever made
+	announced news
+}
+
+// news is what peers should hear of at once.
+type news struct {
+	flags       engine.Flags
+	empty       bool
+	description int // counts changes of engine
+}
+
+// New returns an Agent that does nothing until Run. The engine counts as down until it has answered.
+func New(cfg Config) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configure engine agent: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	now := cfg.Now()
+	a := &Agent{
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "engineagent", "engine", cfg.ID),
+		changed: make(chan struct{}, 1),
+		wake:    make(chan struct{}, 1),
+		engine: engine.Engine{
+			ID: cfg.ID, Kind: cfg.Kind, Generation: nextGeneration(0, now),
+			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning,
+		},
+		// The shift leaves room for 256 readings a microsecond, more than can be made, so that the readings of a
+		// restarted agent are above those of the one before.
+		seq:      uint64(now.UnixMicro()) << 8,
+		reuses:   true,
+		speeds:   newSpeeds(),
+		meters:   meters{at: now},
+		evidence: evidence{scale: 1},
+	}
+	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked())
+	a.announced = news{flags: a.flagsLocked(), empty: true}
+	a.metrics = newInstruments(a)
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(a.metrics); err != nil {
+			return nil, fmt.Errorf("register metrics of engine %s: %w", cfg.ID, err)
+		}
+	}
+	return a, nil
+}
+
+// nextGeneration is the wall clock in milliseconds, so that a restarted owner begins a higher generation than it had,
+// and above the last one in any case.
+func nextGeneration(last engine.Generation, now time.Time) engine.Generation {
+	return max(last+1, engine.Generation(now.UnixMilli()))
+}
+
+// Run asks the engine until ctx ends, and then returns nil. It may be called once.
+func (a *Agent) Run(ctx context.Context) error {
+	p := poller{a: a}
+	defer p.close()
+	for {
+		p.poll(ctx)
+		wait := time.NewTimer(p.pause())
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-a.wake:
+			wait.Stop()
+		case <-wait.C:
+		}
+	}
+}
+
+// Engine returns what the engine is. The models in it are never written again.
+func (a *Agent) Engine() engine.Engine {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.engine
+}
+
+// OwnName returns the name by which the engine itself knows the model called name; name itself when that is one of its
+// own or no model of it.
+func (a *Agent) OwnName(name string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if own, ok := a.own[name]; ok {
+		return own
+	}
+	return name
+}
+
+// Ready reports whether the engine is up and says which models it serves.
+func (a *Agent) Ready() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.life.up && len(a.engine.Models) > 0
+}
+
+// Changed receives when peers should hear at once: the engine became full, empty, draining, down or up, or left such a
+// state, or its description changed. Several changes before a receive are one.
+func (a *Agent) Changed() <-chan struct{} { return a.changed }
+
+// SetCordoned refuses new requests, or admits them again. Running ones go on.
+func (a *Agent) SetCordoned(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cordoned = on
+	a.announceLocked()
+}
+
+// NoteUnreachable says that a connection for a request was refused or reset. The next poll comes at once and decides.
+func (a *Agent) NoteUnreachable() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Publish ends the digest's current version and returns the change since the one before.
+func (a *Agent) Publish() cachestate.Delta {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cache.digest.Publish(a.cfg.Now())
+}
+
+// Digest returns the whole digest as last published.
+func (a *Agent) Digest() cachestate.Delta {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cache.digest.Full()
+}
+
+// DeltasSince returns the change from version to the last published one. ok is false when that is no longer known: the
+// asker then needs the whole digest. Versions are those of the current generation.
+func (a *Agent) DeltasSince(version uint64) (d cachestate.Delta, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cache.digest.Since(version)
+}
+
+// announceLocked tells the receiver of Changed when there is news.
+func (a *Agent) announceLocked() {
+	now := news{flags: a.flagsLocked(), empty: a.inFlightLocked() == 0, description: a.announced.description}
+	leftEmpty := a.announced.empty && !now.empty
+	told := a.announced
+	a.announced = now
+	if leftEmpty { // a first request is no news: it came through this agent or counts in the next heartbeat
+		told.empty = false
+	}
+	if now != told {
+		a.notify()
+	}
+}
+
+// describedLocked says that a.engine changed.
+func (a *Agent) describedLocked() {
+	a.announced.description++
+	a.notify()
+}
+
+func (a *Agent) notify() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,207 @@
+package engineagent
+
+import (
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// Admission asks for one request to be booked.
+type Admission struct {
+	Prompt     *cachestate.Prompt // nil when the request has no keys; not kept
+	Bytes      int64              // canonical size of a prompt without keys
+	Generation engine.Generation  // that the decision was made for; 0 for any
+	// QueuedAtProbe is the QueuedSeconds that the decision was made with; negative when the owner was not asked.
+	QueuedAtProbe float64
+	Second        bool // another owner has bounced it: refused only when it cannot be served
+}
+
+// Reason says why a request was refused. The values are labels and wire words.
+type Reason string
+
+// The reasons of a refusal.
+const (
+	ReasonDown       Reason = "down"
+	ReasonDraining   Reason = "draining"
+	ReasonFull       Reason = "full"
+	ReasonGeneration Reason = "generation" // the cache that the decision counted on is gone
+	ReasonQueue      Reason = "queue"      // the queue grew since the probe
+)
+
+// Refused is the error of an Admit that booked nothing.
+type Refused struct{ Reason Reason }
+
+// Error implements error.
+func (r *Refused) Error() string { return "refused by the engine's owner: " + string(r.Reason) }
+
+// maxQueueGrowth is how much the queue may grow, in seconds, between a probe and the request: less bounces requests
+// for the noise of one other prompt, more lets a burst of equal decisions through.
+const maxQueueGrowth = 0.5
+
+// Booking is one request in the counters of an Agent, from its acceptance to Finish. A booking that is never finished
+// counts for ever. Its methods are safe for concurrent use.
+type Booking struct {
+	agent *Agent
+
+	entry                    // guarded by agent.mu
+	lease      Lease         // guarded by agent.mu; nil without keys
+	took       time.Duration // prefill time, set at the first content; 0 when unknown
+	made       time.Time
+	bytes      int64   // canonical size; 0 when unknown
+	overlap    int     // tokens predicted resident
+	share      float64 // overlap as a share of the prompt
+	prompt     int     // estimated tokens
+	slack      int
+	generation engine.Generation
+	withKeys   bool
+}
+
+// Outcome is how a request ended.
+type Outcome struct {
+	Usage    openai.Usage
+	HasUsage bool
+	Failed   bool // the engine failed it; a client that went away is no failure
+}
+
+// Admit books the request or refuses it, in one step with the look at the counters: of many that arrive at once, each
+// sees those before it. The Load is the one after the step. The error is a *Refused.
+func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.cfg.Now()
+	if reason := a.refusalLocked(ad, now); reason != "" {
+		a.metrics.refusals.WithLabelValues(string(reason)).Inc()
+		return nil, a.loadLocked(now), &Refused{Reason: reason}
+	}
+	b := a.bookLocked(ad, now)
+	a.announceLocked()
+	return b, a.loadLocked(now), nil
+}
+
+func (a *Agent) refusalLocked(ad Admission, now time.Time) Reason {
+	flags := a.flagsLocked()
+	grown := a.ledger.queuedSeconds(a.speeds.prefillRate(), now) - ad.QueuedAtProbe
+	switch {
+	case flags&engine.Down != 0:
+		return ReasonDown
+	case flags&engine.Draining != 0:
+		return ReasonDraining
+	case flags&engine.Full != 0:
+		return ReasonFull
+	case ad.Second:
+		return ""
+	case ad.Generation != 0 && ad.Generation != a.engine.Generation:
+		return ReasonGeneration
+	case ad.QueuedAtProbe >= 0 && grown > maxQueueGrowth:
+		return ReasonQueue
+	}
+	return ""
+}
+
+func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
+	b := &Booking{agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked()}
+	perToken := a.speeds.bytesPerToken()
+	switch {
+	case ad.Prompt == nil:
+		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
+	case !a.reuses:
+		b.measure(ad.Prompt, 0, perToken)
+	default:
+		b.measure(ad.Prompt, a.cache.residency.Overlap(ad.Prompt.Keys), perToken)
+		b.lease = a.cache.start(ad.Prompt, perToken)
+	}
+	b.newTokens = max(b.prompt-b.overlap, 1)
+	a.meters.advance(len(a.ledger.waiting) > 0, now)
+	a.meters.accepted()
+	a.ledger.book(&b.entry, now)
+	a.admitted++
+	return b
+}
+
+// maxPromptTokens bounds the estimate for one prompt: a size comes from a peer.
+const maxPromptTokens = 1 << 30
+
+// measure notes what p weighs when its first resident keys are.
+func (b *Booking) measure(p *cachestate.Prompt, resident int, bytesPerToken float64) {
+	b.withKeys, b.bytes = true, p.Bytes
+	b.prompt = min(p.TotalTokens(bytesPerToken), maxPromptTokens)
+	b.overlap = min(p.Tokens(resident, bytesPerToken), b.prompt)
+	if b.prompt > 0 {
+		b.share = float64(b.overlap) / float64(b.prompt)
+	}
+}
+
+// slackLocked is how far a true prediction may be off: the block that covers a boundary and the last one, which is
+// computed again when the whole prompt hits.
+func (a *Agent) slackLocked() int { return 2 * max(a.engine.BlockTokens, 32) }
+
+// Overlap returns how many tokens of the prompt were predicted to be resident when it was booked.
+func (b *Booking) Overlap() int { return b.overlap }
+
+// FirstContent says that the engine has sent content. Calls after the first, or after Finish, do nothing.
+func (b *Booking) FirstContent() {
+	a := b.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b.state != stateWaiting {
+		return
+	}
+	now := a.cfg.Now()
+	a.meters.advance(true, now)
+	b.took = a.ledger.content(&b.entry, now)
+	if b.lease != nil {
+		b.lease.Prefilled()
+	}
+	a.life.failed = 0 // content is an answer
+	if b.withKeys && b.generation == a.engine.Generation {
+		a.evidence.window.add(b.overlap, b.prompt)
+	}
+	a.announceLocked()
+}
+
+// Finish takes the request out of the counters and learns from its outcome. Calls after the first do nothing.
+func (b *Booking) Finish(o Outcome) {
+	a := b.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.cfg.Now()
+	content := b.state == stateRunning
+	a.meters.advance(len(a.ledger.waiting) > 0, now)
+	if !a.ledger.end(&b.entry, now) {
+		return
+	}
+	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
+	if content && o.HasUsage {
+		a.learnLocked(b, o.Usage, now)
+	}
+	b.release(content, o)
+	a.announceLocked()
+}
+
+func outcomeOf(content bool, o Outcome) string {
+	switch {
+	case o.Failed:
+		return "failed"
+	case !content:
+		return "abandoned"
+	}
+	return "answered"
+}
+
+// release ends the lease with the sizes that are known best.
+func (b *Booking) release(content bool, o Outcome) {
+	if b.lease == nil {
+		return
+	}
+	if !content {
+		b.lease.Abandon()
+		return
+	}
+	prompt := b.prompt
+	if o.HasUsage && o.Usage.PromptTokens > 0 {
+		prompt = o.Usage.PromptTokens
+	}
+	b.lease.Finish(prompt, max(o.Usage.CompletionTokens, 0))
+}

@@ -1,0 +1,107 @@
+package engineagent
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// socketAgent returns an agent with the default transport, whose engine is an HTTP server on the loopback.
+func socketAgent(t *testing.T, h http.HandlerFunc) (*Agent, *httptest.Server) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newAgent(t, Config{ID: "a/e", URL: u, APIKey: "secret"}), s
+}
+
+func reset(w http.ResponseWriter) {
+	c, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}
+
+func TestAnswersOfRealSocketsAreUnderstood(t *testing.T) {
+	tests := []struct {
+		name   string
+		handle http.HandlerFunc
+		want   answer
+	}{
+		{"well", func(http.ResponseWriter, *http.Request) {}, answerGood},
+		{"no such route", http.NotFound, answerGood},
+		{"wrong key", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, answerGood},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, answerGood},
+		{"starting", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, answerGone},
+		{"error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, answerFailed},
+		{"reset", func(w http.ResponseWriter, _ *http.Request) { reset(w) }, answerGone},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a, s := socketAgent(t, tt.handle)
+			_, err := a.get(t.Context(), "/health", 100)
+			if got := answerOf(err); got != tt.want {
+				t.Errorf("answer %d, want %d: %v", got, tt.want, err)
+			}
+			s.Close()
+			_, err = a.get(t.Context(), "/health", 100)
+			if got := answerOf(err); got != answerRefused {
+				t.Errorf("answer %d of a closed port: %v", got, err)
+			}
+		})
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	a, _ := socketAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		if got := r.Header.Get("Authorization"); got != "Bearer secret" {
+			t.Errorf("authorization %q", got)
+		}
+		fmt.Fprint(w, strings.Repeat("x", 100))
+	})
+	if body, err := a.get(t.Context(), "/x", 100); len(body) != 100 || err != nil {
+		t.Errorf("%d bytes, error %v", len(body), err)
+	}
+	_, err := a.get(t.Context(), "/x", 99)
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAgentFollowsARealServer(t *testing.T) {
+	f := newFakeEngine()
+	a, _ := socketAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		body, ok := f.pages[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, body)
+	})
+	stop := follow(t, a)
+	defer stop()
+	for deadline := time.After(10 * time.Second); !a.Ready(); {
+		select {
+		case <-a.Changed():
+		case <-deadline:
+			t.Fatal("not ready")
+		}
+	}
+	if got := a.Engine().Kind; got != engine.KindVLLM {
+		t.Errorf("kind %q", got)
+	}
+}

@@ -1,0 +1,137 @@
+package engineagent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// instruments are the metrics of one engine: what only grows, and gauges that are read from its load when asked for.
+type instruments struct {
+	agent *Agent
+
+	requests  *prometheus.CounterVec // by outcome
+	refusals  *prometheus.CounterVec // by reason
+	restarts  prometheus.Counter
+	predicted prometheus.Counter
+	cached    prometheus.Counter
+	overlap   *prometheus.HistogramVec // by direction
+
+	up, inFlight, waiting, usage, rate *prometheus.Desc
+	meanError, capacity, evidence      *prometheus.Desc
+}
+
+const namespace, subsystem = "kvmesh", "engineagent"
+
+func newInstruments(a *Agent) *instruments {
+	m := &instruments{
+		agent: a,
+		requests: counters(a, "requests_total",
+			"Booked requests that ended, by outcome: answered, failed or abandoned.", "outcome"),
+		refusals: counters(a, "refusals_total",
+			"Requests not booked, by reason. Worry when queue grows without full.", "reason"),
+		restarts: counter(a, "restarts_total", "Lives of the engine's cache that ended. Worry above a few a day."),
+		predicted: counter(a, "overlap_predicted_tokens_total",
+			"Prompt tokens that were predicted to be cached."),
+		cached: counter(a, "overlap_reported_tokens_total",
+			"Prompt tokens that the engine reported cached, of the same prompts."),
+		overlap: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "overlap_error_tokens", ConstLabels: labels(a),
+			Help:    "Predicted against reported cached tokens of a prompt. Worry when over has more than few above 1000.",
+			Buckets: prometheus.ExponentialBuckets(16, 4, 7), // one block to 65,536 tokens
+		}, []string{"direction"}),
+	}
+	m.up = gauge(a, "up", "Whether the engine answers. Worry at 0.")
+	m.inFlight = gauge(a, "inflight", "Requests booked or reported by the engine.")
+	m.waiting = gauge(a, "waiting", "Requests without a first token. Worry when it grows while prefill speed does not.")
+	m.usage = gauge(a, "kv_usage_ratio", "Share of KV blocks in use. Worry above 0.95.")
+	m.rate = gauge(a, "prefill_tokens_per_second", "Learned prefill speed.")
+	m.meanError = gauge(a, "overlap_error_ratio",
+		"Predicted less reported cached tokens, as a share of the prompt. Worry above 0.1.")
+	m.capacity = gauge(a, "believed_capacity_tokens",
+		"KV capacity that the mirror uses. Worry when far below the engine's.")
+	m.evidence = gauge(a, "evidence_info", "1 for what predictions are checked by. Worry at none.", "source")
+	return m
+}
+
+func labels(a *Agent) prometheus.Labels { return prometheus.Labels{"engine": string(a.cfg.ID)} }
+
+func counter(a *Agent, name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, ConstLabels: labels(a),
+	})
+}
+
+func counters(a *Agent, name, help, label string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, ConstLabels: labels(a),
+	}, []string{label})
+}
+
+func gauge(a *Agent, name, help string, variable ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, variable, labels(a))
+}
+
+// observe counts one prediction and what became of it.
+func (m *instruments) observe(p prediction, cached int) {
+	m.predicted.Add(float64(p.overlap))
+	m.cached.Add(float64(cached))
+	if p.overlap >= cached {
+		m.overlap.WithLabelValues("over").Observe(float64(p.overlap - cached))
+	} else {
+		m.overlap.WithLabelValues("under").Observe(float64(cached - p.overlap))
+	}
+}
+
+func (m *instruments) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.refusals, m.restarts, m.predicted, m.cached, m.overlap}
+}
+
+// Describe implements prometheus.Collector.
+func (m *instruments) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{
+		m.up, m.inFlight, m.waiting, m.usage, m.rate, m.meanError, m.capacity, m.evidence,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *instruments) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(ch)
+	}
+	l := m.agent.Load()
+	m.send(ch, m.up, boolean(l.Flags&engine.Down == 0))
+	m.send(ch, m.inFlight, float64(l.InFlight))
+	m.send(ch, m.waiting, float64(l.Waiting))
+	m.send(ch, m.usage, l.KVUsage)
+	m.send(ch, m.rate, l.PrefillRate)
+	meanError, capacity, source := m.agent.belief()
+	m.send(ch, m.meanError, meanError)
+	m.send(ch, m.capacity, float64(capacity))
+	for _, s := range []evidenceSource{evidenceNone, evidenceCounters, evidenceUsage} {
+		m.send(ch, m.evidence, boolean(s == source), s.String())
+	}
+}
+
+func (m *instruments) send(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, label ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, label...)
+}
+
+// belief returns how far predictions are off, what the mirror may use, and what checks it.
+func (a *Agent) belief() (meanError float64, capacityTokens int64, source evidenceSource) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.evidence.meanError, a.capacityLocked(), a.evidence.source
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

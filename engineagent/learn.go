@@ -1,0 +1,62 @@
+package engineagent
+
+import (
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// learnLocked takes what an answer's usage says about the size of tokens, the speed of the engine and the truth of the
+// prediction. An answer of a past life of the cache teaches sizes only.
+func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
+	prompt := min(u.PromptTokens, maxPromptTokens)
+	if prompt <= 0 {
+		return
+	}
+	a.speeds.learnSize(b.bytes, prompt)
+	if b.generation != a.engine.Generation {
+		return
+	}
+	overlap := int(b.share * float64(prompt))
+	cached, known := a.cachedLocked(u, prompt)
+	if !known {
+		cached = overlap
+	}
+	if b.alone {
+		a.speeds.learnPrefill(prompt-cached, b.took)
+	}
+	if known && b.withKeys {
+		a.evidence.source = evidenceUsage
+		a.judgeLocked(prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack}, cached, now)
+	}
+}
+
+// cachedLocked returns the cached tokens that an answer reports. SGLang leaves the field out when it is zero, so that
+// only its configuration tells zero from unknown.
+func (a *Agent) cachedLocked(u openai.Usage, prompt int) (cached int, known bool) {
+	if u.HasCached {
+		return min(max(u.CachedTokens, 0), prompt), true
+	}
+	return 0, a.reports
+}
+
+func (a *Agent) judgeLocked(p prediction, cached int, now time.Time) {
+	a.evidence.judge(p, cached, now)
+	a.cache.fit(a.capacityLocked(), a.engine.BlockTokens)
+	a.metrics.observe(p, cached)
+}
+
+// learnCountersLocked uses the engine's counters where its answers carry no evidence.
+func (a *Agent) learnCountersLocked(r *reading, now time.Time) {
+	if !r.hasHits {
+		return
+	}
+	w := &a.evidence.window
+	w.foreign = w.foreign || a.report.inFlight() > 0
+	p, cached, ok := w.close(r.hitTokens, now)
+	if !ok || a.evidence.source == evidenceUsage {
+		return
+	}
+	a.evidence.source = evidenceCounters
+	a.judgeLocked(p, cached, now)
+}

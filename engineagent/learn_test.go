@@ -1,0 +1,202 @@
+package engineagent
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// serve books a request, lets it prefill for took and ends it with usage u.
+func serve(t *testing.T, a *Agent, c *clock, ad Admission, took time.Duration, u openai.Usage) {
+	t.Helper()
+	ad.QueuedAtProbe = -1
+	b := mustAdmit(t, a, ad)
+	c.advance(took)
+	b.FirstContent()
+	c.advance(time.Millisecond)
+	b.Finish(Outcome{Usage: u, HasUsage: true})
+}
+
+func TestSpeedAndSizeAreLearned(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	for i := range uint64(100) { // 2 bytes a token, 5,000 tokens/s
+		serve(t, a, c, Admission{Prompt: prompt(i, 10, i, 10)}, 4*time.Second, openai.Usage{PromptTokens: 20000})
+	}
+	l := a.Load()
+	if math.Abs(l.PrefillRate-5000) > 50 || math.Abs(l.BytesPerToken-2) > 0.02 {
+		t.Errorf("%.0f tokens/s and %.2f bytes a token, want 5000 and 2", l.PrefillRate, l.BytesPerToken)
+	}
+}
+
+func TestSpeedIsNotLearnedFromPromptsThatSayNothing(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	long := Admission{Bytes: 400_000, QueuedAtProbe: -1}
+	short := openai.Usage{PromptTokens: minPrefillSample - 1}
+	serve(t, a, c, Admission{Bytes: 1000}, time.Minute, short)
+
+	head, behind := mustAdmit(t, a, long), mustAdmit(t, a, long)
+	c.advance(time.Minute)
+	behind.FirstContent()
+	head.Finish(Outcome{})
+	behind.Finish(Outcome{Usage: openai.Usage{PromptTokens: 100_000}, HasUsage: true})
+	if got := a.Load().PrefillRate; got != engine.DefaultPrefillRate {
+		t.Errorf("%.0f tokens/s learned", got)
+	}
+}
+
+func TestLearnedValuesStayInBounds(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	for i := range uint64(300) {
+		serve(t, a, c, Admission{Prompt: prompt(i, 1, i, 1)}, time.Hour, openai.Usage{PromptTokens: math.MaxInt})
+	}
+	l := a.Load()
+	wantTellable(t, l)
+	if l.BytesPerToken != 0.5 {
+		t.Errorf("%v bytes a token, want the bound", l.BytesPerToken)
+	}
+}
+
+func TestRefutedPredictionsShrinkTheMirrorFastAndTrueOnesGrowItSlowly(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+	capacity := func() int64 { _, n, _ := a.belief(); return n }
+	ask := func(cached int) {
+		serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second,
+			openai.Usage{PromptTokens: 20000, CachedTokens: cached, HasCached: true})
+	}
+	ask(0) // predicts nothing
+	if capacity() != 1_000_000 {
+		t.Fatalf("capacity %d after a true prediction of nothing", capacity())
+	}
+	ask(0)
+	if capacity() != 900_000 {
+		t.Fatalf("capacity %d after a refuted prediction, want 900000", capacity())
+	}
+	ask(19_968)
+	if capacity() != 902_000 {
+		t.Fatalf("capacity %d after a true one, want 902000", capacity())
+	}
+	for range 60 {
+		ask(19_968)
+	}
+	if capacity() != 1_000_000 {
+		t.Errorf("capacity %d in the end, want the engine's", capacity())
+	}
+	if _, _, source := a.belief(); source != evidenceUsage {
+		t.Errorf("evidence from %v", source)
+	}
+}
+
+func TestBurstOfOneWrongBeliefIsOneMistake(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+	u := openai.Usage{PromptTokens: 20000, HasCached: true}
+	serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+	var burst []*Booking
+	for range 30 {
+		burst = append(burst, mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1}))
+	}
+	for _, b := range burst {
+		c.advance(time.Second)
+		b.FirstContent()
+		b.Finish(Outcome{Usage: u, HasUsage: true})
+	}
+	if _, n, _ := a.belief(); n != 900_000 {
+		t.Errorf("capacity %d, want 900000", n)
+	}
+}
+
+func TestSGLangWithCacheReportMeansZeroWhenItSaysNothing(t *testing.T) {
+	for _, reports := range []bool{false, true} {
+		c := newClock()
+		a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+		a.noteDescription(engine.KindSGLang, catalogue{}, serverInfo{CacheReport: reports})
+		for range 2 {
+			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, openai.Usage{PromptTokens: 20000})
+		}
+		if _, n, _ := a.belief(); (n < 1_000_000) != reports {
+			t.Errorf("cache report %v: capacity %d", reports, n)
+		}
+	}
+}
+
+func TestCountersAreEvidenceWhereAnswersCarryNone(t *testing.T) {
+	tests := []struct {
+		name    string
+		hits    float64 // of the second window
+		foreign int
+		want    int64
+	}{
+		{"as predicted", 40_000, 0, 1_000_000},
+		{"refuted", 0, 0, 900_000},
+		{"others' prompts count too", 0, 1, 1_000_000},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newClock()
+			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+			u := openai.Usage{PromptTokens: 20000}
+			read := func(hits float64) {
+				r := reading{hitTokens: hits, hasHits: true, running: tt.foreign}
+				a.noteReading(&r, engine.KindVLLM, a.openBookings())
+			}
+			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+			read(1000)
+			for range 2 {
+				serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+			}
+			read(1000 + tt.hits) // too early to tell
+			if _, n, _ := a.belief(); n != 1_000_000 {
+				t.Fatalf("judged after 2 s: capacity %d", n)
+			}
+			c.advance(counterPeriod)
+			read(1000 + tt.hits)
+			if _, n, _ := a.belief(); n != tt.want {
+				t.Errorf("capacity %d, want %d", n, tt.want)
+			}
+		})
+	}
+}
+
+func TestAnswerOfAPastLifeIsNoEvidence(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+	u := openai.Usage{PromptTokens: 20000, HasCached: true}
+	serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+	b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1})
+	a.hear(answerRefused)
+	a.hear(answerGood)
+	b.FirstContent()
+	b.Finish(Outcome{Usage: u, HasUsage: true})
+	if _, n, _ := a.belief(); n != 1_000_000 {
+		t.Errorf("capacity %d", n)
+	}
+	if got := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20)}).Overlap(); got != 0 {
+		t.Errorf("overlap %d with a past life", got)
+	}
+}
+
+func TestRateAndBusinessAreMeansOverHalfAMinute(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	for range 300 { // a request a second, which prefills for half of it
+		b := mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1})
+		c.advance(500 * time.Millisecond)
+		b.FirstContent()
+		c.advance(500 * time.Millisecond)
+		b.Finish(Outcome{})
+	}
+	if l := a.Load(); math.Abs(l.AcceptRate-1) > 0.05 || math.Abs(l.BusyShare-0.5) > 0.02 {
+		t.Errorf("%.2f requests a second, busy %.2f; want 1 and 0.5", l.AcceptRate, l.BusyShare)
+	}
+	c.advance(5 * time.Minute)
+	if l := a.Load(); l.AcceptRate > 0.001 || l.BusyShare > 0.001 {
+		t.Errorf("%.4f requests a second, busy %.4f after five idle minutes", l.AcceptRate, l.BusyShare)
+	}
+}

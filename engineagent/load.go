@@ -1,0 +1,71 @@
+package engineagent
+
+import (
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Load returns a new reading of what delays the next request.
+func (a *Agent) Load() engine.Load {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.loadLocked(a.cfg.Now())
+}
+
+func (a *Agent) loadLocked(now time.Time) engine.Load {
+	a.meters.advance(len(a.ledger.waiting) > 0, now)
+	a.seq++
+	rate := a.speeds.prefillRate()
+	return engine.Load{
+		Seq:           a.seq,
+		QueuedSeconds: a.ledger.queuedSeconds(rate, now),
+		InFlight:      a.inFlightLocked(),
+		Waiting:       a.waitingLocked(),
+		KVUsage:       a.report.kvUsage,
+		PrefillRate:   rate,
+		BytesPerToken: a.speeds.bytesPerToken(),
+		AcceptRate:    a.meters.accept,
+		BusyShare:     a.meters.busy,
+		Flags:         a.flagsLocked(),
+	}
+}
+
+func (a *Agent) inFlightLocked() int { return a.ledger.inFlight() + a.report.inFlight() }
+func (a *Agent) waitingLocked() int  { return len(a.ledger.waiting) + a.report.waiting }
+
+// fullUsage is the KV usage from which a waiting request waits for memory and not for its turn.
+const fullUsage = 0.95
+
+func (a *Agent) flagsLocked() (f engine.Flags) {
+	if !a.life.up {
+		f |= engine.Down
+	}
+	if a.cordoned {
+		f |= engine.Draining
+	}
+	noMemory := a.waitingLocked() > 0 && a.report.kvUsage >= fullUsage
+	if noMemory || a.inFlightLocked() >= a.maxRunningLocked() {
+		f |= engine.Full
+	}
+	return f
+}
+
+func (a *Agent) maxRunningLocked() int {
+	if a.engine.MaxRunning > 0 {
+		return a.engine.MaxRunning
+	}
+	return DefaultMaxRunning
+}
+
+// capacityLocked is the capacity that the mirror may use: the engine's, as far as evidence bears it out.
+func (a *Agent) capacityLocked() int64 {
+	if !a.reuses {
+		return 0
+	}
+	capacity := a.engine.CapacityTokens
+	if capacity == 0 {
+		capacity = DefaultCapacityTokens
+	}
+	return int64(float64(capacity) * a.evidence.scale)
+}

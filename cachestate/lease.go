@@ -1,0 +1,171 @@
+package cachestate
+
+// Lease is one request at the engine of a Mirror, from the moment the engine has it to its end. It is used like its
+// mirror: by one goroutine or under the mirror's lock.
+type Lease struct {
+	mirror *Mirror
+	life   uint64 // of the mirror when the lease began
+	state  leaseState
+
+	keys    []Key
+	tokens  []int64  // between each key's boundary and the one before
+	entries []*entry // of the first keys, each pinned once. Invariant: all of them once prefilled
+	hits    int      // keys that were resident at the start
+	shared  int64    // tokens of the entries that are in the pool for this lease: its hits, and what it stored
+	prompt  int64    // tokens of the prompt
+	output  int64    // tokens generated so far
+	own     int64    // tokens that it holds beside those, part of mirror.held
+}
+
+type leaseState uint8
+
+const (
+	leaseWaiting leaseState = iota
+	leasePrefilled
+	leaseEnded
+)
+
+// Start says that the engine has taken a request. Its resident keys are pinned, and the blocks for the rest are held:
+// requests with one new prefix each hold a copy of their own. It keeps nothing of p.
+func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
+	l := &Lease{
+		mirror: m, life: m.life,
+		keys:   append([]Key(nil), p.Keys...),
+		tokens: make([]int64, len(p.Keys)),
+		prompt: tokensAt(p.Bytes, bytesPerToken),
+	}
+	before := int64(0)
+	for i, offset := range p.Offsets {
+		at := tokensAt(int64(offset), bytesPerToken)
+		l.tokens[i], before = at-before, at
+	}
+	for _, k := range l.keys[:m.Overlap(l.keys)] {
+		e := m.keys[k]
+		m.pin(e)
+		l.entries = append(l.entries, e)
+		l.shared += e.tokens
+	}
+	l.hits = len(l.entries)
+	l.hold()
+	return l
+}
+
+// Overlap returns how many leading keys were resident when the request started: the prediction to be compared with
+// what the engine reports.
+func (l *Lease) Overlap() int { return l.hits }
+
+// Prefilled says that the request has its first token: its keys are resident now, pinned until it ends.
+func (l *Lease) Prefilled() {
+	if l.over() || l.state == leasePrefilled {
+		return
+	}
+	l.state = leasePrefilled
+	last, before := l.last(), l.shared
+	for i := len(l.entries); i < len(l.keys); i++ {
+		l.store(i)
+	}
+	l.mirror.absorb(last, l.shared-before)
+	l.hold()
+}
+
+// store makes key i resident, or pins it where another request has stored it meanwhile: then the copy stays held.
+func (l *Lease) store(i int) {
+	m := l.mirror
+	e := m.keys[l.keys[i]]
+	if e != nil {
+		m.pin(e)
+	} else {
+		e = m.insert(l.keys[i], l.tokens[i])
+		l.shared += e.tokens
+	}
+	l.entries = append(l.entries, e)
+}
+
+// Generated says how many tokens the request has generated so far, which it holds too.
+func (l *Lease) Generated(outputTokens int) {
+	if l.over() {
+		return
+	}
+	l.output = max(l.output, int64(outputTokens))
+	l.hold()
+}
+
+// Finish says that the request has ended, with the tokens that the engine reported; 0 prompt tokens keep the estimate.
+// What it held may be evicted now: its output first, then its keys from the last to the first, unless others pin them.
+// A partial block at the end was never cached.
+func (l *Lease) Finish(promptTokens, outputTokens int) {
+	if l.over() {
+		return
+	}
+	l.Prefilled()
+	if promptTokens > 0 {
+		l.prompt = int64(promptTokens)
+	}
+	l.output = max(l.output, int64(outputTokens))
+	m := l.mirror
+	l.end()
+	size := l.prompt + l.output
+	m.leave(l.last(), size-size%m.block-l.keyed())
+	for i := len(l.entries) - 1; i >= 0; i-- {
+		m.release(l.entries[i])
+	}
+	m.evict()
+}
+
+// Abandon says that the request ended without the engine's answer. Before its first token it leaves nothing behind, and
+// the keys it pinned are as old as they were; what was evicted for it stays evicted. Later it is a Finish.
+func (l *Lease) Abandon() {
+	if l.over() {
+		return
+	}
+	if l.state == leasePrefilled {
+		l.Finish(0, 0)
+		return
+	}
+	l.end()
+	var free []*entry
+	for i := len(l.entries) - 1; i >= 0; i-- {
+		e := l.entries[i]
+		if e.pins--; e.pins == 0 {
+			free = append(free, e)
+		}
+	}
+	l.mirror.releases.restore(free)
+}
+
+// over reports that nothing can happen to the lease any more: it has ended, or the mirror was cleared.
+func (l *Lease) over() bool { return l.state == leaseEnded || l.life != l.mirror.life }
+
+func (l *Lease) end() {
+	l.state = leaseEnded
+	l.mirror.held -= l.own
+	l.own = 0
+}
+
+// last returns the entry of the last key that the lease pins, nil when it pins none.
+func (l *Lease) last() *entry {
+	if len(l.entries) == 0 {
+		return nil
+	}
+	return l.entries[len(l.entries)-1]
+}
+
+// keyed returns the tokens of all entries that the lease pins.
+func (l *Lease) keyed() int64 {
+	total := int64(0)
+	for _, e := range l.entries {
+		total += e.tokens
+	}
+	return total
+}
+
+// hold brings what the lease holds for itself up to date: whole blocks for the sequence so far, less what is in the
+// pool for it already.
+func (l *Lease) hold() {
+	m := l.mirror
+	blocks := (l.prompt + l.output + m.block - 1) / m.block
+	own := max(blocks*m.block-l.shared, 0)
+	m.held += own - l.own
+	l.own = own
+	m.evict()
+}

@@ -1,0 +1,145 @@
+package cachestate
+
+// Mirror is the owner's own model of the cache of an engine that tells nothing. It imitates what paged engines do: one
+// pool of tokens; what running requests hold cannot be evicted; what they leave is evicted in the order in which they
+// ended, the tail of each first. It is for one goroutine or under one lock, and so are its leases.
+//
+// In the pool are the resident keys, each with the tokens between its boundary and the one before; the rests of ended
+// sequences, which are their output and what lay behind their last key; and what running requests hold for themselves.
+// Invariant: a key is resident only while all keys before it in its prompt are.
+type Mirror struct {
+	capacity int64
+	block    int64
+	changed  func(k Key, resident bool)
+
+	keys     map[Key]*entry
+	releases releases
+	stamp    uint64
+	stored   int64 // tokens of keys and rests
+	held     int64 // tokens that running requests hold for themselves. Invariant: the sum over live leases
+	life     uint64
+}
+
+// NewMirror returns the mirror of an empty cache of so many tokens. Sequences take whole blocks of blockTokens, 1 when
+// the size is not known. changed is told of every key that becomes resident or ceases to be, at the moment it does; it
+// must not call the mirror.
+func NewMirror(capacityTokens int64, blockTokens int, changed func(k Key, resident bool)) *Mirror {
+	m := &Mirror{capacity: max(capacityTokens, 0), block: int64(max(blockTokens, 1)), changed: changed}
+	m.keys = map[Key]*entry{}
+	m.releases.reset()
+	return m
+}
+
+// Overlap returns how many of the keys are resident before the first that is not.
+func (m *Mirror) Overlap(keys []Key) int {
+	for i, k := range keys {
+		if m.keys[k] == nil {
+			return i
+		}
+	}
+	return len(keys)
+}
+
+// SetCapacity says how many tokens the cache has, and evicts what is beyond.
+func (m *Mirror) SetCapacity(tokens int64) {
+	m.capacity = max(tokens, 0)
+	m.evict()
+}
+
+// Clear says that the engine has lost its cache and the requests in it. Leases of before have no effect any more.
+func (m *Mirror) Clear() {
+	gone := m.keys
+	m.keys, m.stored, m.held = map[Key]*entry{}, 0, 0
+	m.releases.reset()
+	m.life++
+	for k := range gone {
+		m.changed(k, false)
+	}
+}
+
+// Keys returns how many keys are resident.
+func (m *Mirror) Keys() int { return len(m.keys) }
+
+// Tokens returns how many tokens of the pool are in use. It is above the capacity while running requests alone are.
+func (m *Mirror) Tokens() int64 { return m.stored + m.held }
+
+// Held returns how many of those tokens running requests hold for themselves, beside the resident keys that they pin.
+func (m *Mirror) Held() int64 { return m.held }
+
+// evict makes room until the pool is within its capacity or nothing is left that may go.
+func (m *Mirror) evict() {
+	for m.Tokens() > m.capacity {
+		e := m.releases.first()
+		if e == nil {
+			return
+		}
+		m.drop(e)
+	}
+}
+
+// drop takes an entry that nobody pins out of the pool.
+func (m *Mirror) drop(e *entry) {
+	m.releases.remove(e)
+	m.stored -= e.tokens
+	if e.keyed {
+		delete(m.keys, e.key)
+		m.changed(e.key, false)
+	} else if e.of != nil && e.of.rest == e {
+		e.of.rest = nil
+	}
+}
+
+// insert makes a key resident and pinned once.
+func (m *Mirror) insert(k Key, tokens int64) *entry {
+	e := &entry{key: k, keyed: true, tokens: tokens, pins: 1}
+	m.keys[k] = e
+	m.stored += tokens
+	m.changed(k, true)
+	return e
+}
+
+func (m *Mirror) pin(e *entry) {
+	if e.pins == 0 {
+		m.releases.remove(e)
+	}
+	e.pins++
+}
+
+// release unpins an entry as the end of a sequence does: it was used now, and is evicted after all released before.
+func (m *Mirror) release(e *entry) {
+	m.stamp++
+	e.stamp = m.stamp
+	if e.pins--; e.pins == 0 {
+		m.releases.pushBack(e)
+	}
+}
+
+// leave adds the rest of a sequence that ended behind key e, which is still pinned, so that the rest goes before it
+// does; e is nil when the prompt had no keys. Only the last rest behind a key can be absorbed; older ones are evicted
+// in their turn.
+func (m *Mirror) leave(e *entry, tokens int64) {
+	if tokens <= 0 {
+		return
+	}
+	m.stamp++
+	rest := &entry{tokens: tokens, stamp: m.stamp, of: e}
+	if e != nil {
+		e.rest = rest
+	}
+	m.stored += tokens
+	m.releases.pushBack(rest)
+}
+
+// absorb takes tokens away from the rest behind key e: a sequence that goes on from there has them as its own keys.
+func (m *Mirror) absorb(e *entry, tokens int64) {
+	if e == nil || e.rest == nil {
+		return
+	}
+	rest := e.rest
+	tokens = min(tokens, rest.tokens)
+	rest.tokens -= tokens
+	m.stored -= tokens
+	if rest.tokens == 0 {
+		m.drop(rest)
+	}
+}

@@ -1,0 +1,501 @@
+package cachestate
+
+import (
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+)
+
+// turns returns the prompt of a conversation with so many bytes in each turn, one key an end of turn, four bytes a
+// token. Equal turns in front share keys.
+func turns(sizes ...int) *Prompt {
+	p := &Prompt{Keys: []Key{1}, Offsets: []uint32{0}}
+	path := ""
+	for _, size := range sizes {
+		path += fmt.Sprint("/", size)
+		p.Bytes += int64(size)
+		p.Keys = append(p.Keys, Key(maphash.String(pathSeed, path)))
+		p.Offsets = append(p.Offsets, uint32(p.Bytes))
+	}
+	return p
+}
+
+var pathSeed = maphash.MakeSeed()
+
+func nothing(Key, bool) {}
+
+// serve runs one request from its start to its end.
+func serve(m *Mirror, p *Prompt, output int) {
+	l := m.Start(p, 4)
+	l.Prefilled()
+	l.Finish(0, output)
+}
+
+func TestMirrorEvictsInOrderOfRelease(t *testing.T) {
+	m := NewMirror(300, 1, nothing)
+	long := m.Start(turns(400), 4) // 100 tokens; starts first, ends last
+	long.Prefilled()
+	serve(m, turns(404), 0)
+	long.Finish(0, 0)
+	serve(m, turns(800), 0) // 200 tokens: one of the others must go
+	if got := [2]int{m.Overlap(turns(400).Keys), m.Overlap(turns(404).Keys)}; got != [2]int{2, 1} {
+		t.Errorf("got overlaps %v, want the one that ended last to stay", got)
+	}
+}
+
+func TestMirrorEvictsTailsFirst(t *testing.T) {
+	m := NewMirror(300, 1, nothing)
+	serve(m, turns(400, 400), 50)
+	if got := m.Tokens(); got != 250 {
+		t.Fatalf("got %d tokens, want 250", got)
+	}
+	for _, tt := range []struct {
+		capacity int64
+		keys     int
+		tokens   int64
+	}{{250, 3, 250}, {249, 3, 200}, {200, 3, 200}, {199, 2, 100}, {99, 1, 0}, {0, 1, 0}} {
+		m.SetCapacity(tt.capacity)
+		if got := m.Overlap(turns(400, 400).Keys); got != tt.keys || m.Tokens() != tt.tokens {
+			t.Errorf("capacity %d: got %d keys, %d tokens, want %d, %d", tt.capacity, got, m.Tokens(), tt.keys, tt.tokens)
+		}
+	}
+}
+
+func TestRunningRequestsAreNotEvicted(t *testing.T) {
+	m := NewMirror(300, 1, nothing)
+	serve(m, turns(400), 0)
+	a := m.Start(turns(400, 400), 4) // pins 100, holds 100
+	b := m.Start(turns(404), 4)      // holds 101
+	if m.Tokens() != 301 || m.Held() != 201 || m.Overlap(turns(400).Keys) != 2 || a.Overlap() != 2 || b.Overlap() != 1 {
+		t.Errorf("got %d tokens, %d held, overlap %d", m.Tokens(), m.Held(), m.Overlap(turns(400).Keys))
+	}
+	a.Generated(40)
+	if m.Tokens() != 341 {
+		t.Errorf("with 40 generated: got %d tokens, want 341", m.Tokens())
+	}
+	a.Finish(0, 40)
+	if m.Tokens() != 201 { // its output and its last key, of 100 tokens, made room
+		t.Errorf("after one ended: got %d tokens, want 201", m.Tokens())
+	}
+}
+
+func TestConcurrentCopiesCount(t *testing.T) {
+	m := NewMirror(1000, 1, nothing)
+	a, b := m.Start(turns(400), 4), m.Start(turns(400), 4)
+	a.Prefilled()
+	b.Prefilled()
+	if m.Tokens() != 200 {
+		t.Errorf("two run: got %d tokens, want 200", m.Tokens())
+	}
+	b.Finish(0, 0)
+	if m.Tokens() != 100 {
+		t.Errorf("one runs: got %d tokens, want 100", m.Tokens())
+	}
+	m.SetCapacity(0)
+	if m.Overlap(turns(400).Keys) != 2 {
+		t.Error("a key that a running request pins was evicted")
+	}
+	a.Finish(0, 0)
+	if m.Tokens() != 0 {
+		t.Errorf("none runs at capacity 0: got %d tokens", m.Tokens())
+	}
+}
+
+func TestNextTurnTakesOverTheOutput(t *testing.T) {
+	m := NewMirror(1000, 1, nothing)
+	serve(m, turns(400), 50)
+	serve(m, turns(400, 200, 400), 0) // the answer, 50 tokens, and a question of 100
+	if m.Tokens() != 250 {
+		t.Errorf("got %d tokens, want 250: the output is counted twice", m.Tokens())
+	}
+}
+
+func TestAbandonedRequestLeavesOrderAlone(t *testing.T) {
+	m := NewMirror(300, 1, nothing)
+	serve(m, turns(400), 0)
+	serve(m, turns(404), 0)
+	l := m.Start(turns(400), 4)
+	l.Abandon()
+	l.Abandon()
+	l.Finish(0, 1000)
+	m.SetCapacity(150)
+	if m.Held() != 0 || m.Overlap(turns(400).Keys) != 1 || m.Overlap(turns(404).Keys) != 2 {
+		t.Error("an abandoned request made its keys young")
+	}
+}
+
+func TestRequestAbandonedWhileItGeneratesIsFinished(t *testing.T) {
+	m := NewMirror(300, 1, nothing)
+	l := m.Start(turns(400), 4)
+	l.Prefilled()
+	l.Generated(20)
+	l.Abandon()
+	if m.Held() != 0 || m.Tokens() != 120 || m.Overlap(turns(400).Keys) != 2 {
+		t.Errorf("got %d held, %d tokens", m.Held(), m.Tokens())
+	}
+}
+
+func TestSequencesTakeWholeBlocks(t *testing.T) {
+	m := NewMirror(1000, 16, nothing)
+	l := m.Start(turns(400), 4) // 100 tokens: 7 blocks
+	if m.Tokens() != 112 {
+		t.Errorf("waiting: got %d tokens, want 112", m.Tokens())
+	}
+	l.Prefilled()
+	l.Generated(13) // 113 tokens: 8 blocks
+	if m.Tokens() != 128 {
+		t.Errorf("running: got %d tokens, want 128", m.Tokens())
+	}
+	l.Finish(0, 13)
+	if m.Tokens() != 112 { // the partial block is free
+		t.Errorf("ended: got %d tokens, want 112", m.Tokens())
+	}
+}
+
+func TestReportedPromptTokensCorrectTheRest(t *testing.T) {
+	m := NewMirror(1000, 1, nothing)
+	l := m.Start(turns(400), 4)
+	l.Finish(130, 0)
+	if m.Tokens() != 130 {
+		t.Errorf("got %d tokens, want 130", m.Tokens())
+	}
+}
+
+func TestPromptWithoutKeysTakesRoom(t *testing.T) {
+	m := NewMirror(100, 1, nothing)
+	serve(m, turns(200), 0)
+	l := m.Start(&Prompt{Bytes: 240}, 4)
+	if m.Overlap(turns(200).Keys) != 1 {
+		t.Error("60 tokens without keys evict nothing")
+	}
+	l.Finish(0, 10)
+	if m.Tokens() != 70 || m.Keys() != 1 {
+		t.Errorf("got %d tokens and %d keys, want 70 and the root's", m.Tokens(), m.Keys())
+	}
+	m.SetCapacity(10)
+	if m.Tokens() != 0 {
+		t.Errorf("got %d tokens", m.Tokens())
+	}
+}
+
+func TestClearedMirrorIgnoresOldLeases(t *testing.T) {
+	m := NewMirror(1000, 1, nothing)
+	a, b := m.Start(turns(400), 4), m.Start(turns(404), 4)
+	a.Prefilled()
+	m.Clear()
+	a.Generated(10)
+	a.Finish(0, 10)
+	b.Prefilled()
+	b.Abandon()
+	if m.Tokens() != 0 || m.Held() != 0 || m.Keys() != 0 {
+		t.Errorf("got %d tokens, %d held, %d keys", m.Tokens(), m.Held(), m.Keys())
+	}
+}
+
+// plainMirror is the dumb twin: it keeps every item in one list, adds up whatever is asked for, and looks through all
+// of them for the oldest.
+type plainMirror struct {
+	capacity, block int64
+	clock           int
+	items           []*plainItem
+	leases          []*plainLease
+}
+
+type plainItem struct {
+	key      Key
+	isKey    bool
+	behind   *plainItem // of a rest
+	latest   bool       // of a rest: the last behind its key
+	tokens   int64
+	released int
+}
+
+type plainLease struct {
+	prompt            *Prompt
+	pinned, ours      []*plainItem // ours: those that are in the pool for this lease
+	tokens, output    int64
+	prefilled, closed bool
+}
+
+func (m *plainMirror) find(k Key) *plainItem {
+	for _, it := range m.items {
+		if it.isKey && it.key == k {
+			return it
+		}
+	}
+	return nil
+}
+
+func (m *plainMirror) overlap(keys []Key) (n int) {
+	for n < len(keys) && m.find(keys[n]) != nil {
+		n++
+	}
+	return n
+}
+
+func (l *plainLease) own(block int64) int64 {
+	if l.closed {
+		return 0
+	}
+	sequence := (l.tokens + l.output + block - 1) / block * block
+	return max(sequence-sumTokens(l.ours), 0)
+}
+
+func sumTokens(items []*plainItem) (total int64) {
+	for _, it := range items {
+		total += it.tokens
+	}
+	return total
+}
+
+func (m *plainMirror) total() int64 {
+	total := sumTokens(m.items)
+	for _, l := range m.leases {
+		total += l.own(m.block)
+	}
+	return total
+}
+
+func (m *plainMirror) pinned(it *plainItem) bool {
+	return slices.ContainsFunc(m.leases, func(l *plainLease) bool { return !l.closed && slices.Contains(l.pinned, it) })
+}
+
+func (m *plainMirror) evict() {
+	for m.total() > m.capacity {
+		oldest := -1
+		for i, it := range m.items {
+			if !m.pinned(it) && (oldest < 0 || it.released < m.items[oldest].released) {
+				oldest = i
+			}
+		}
+		if oldest < 0 {
+			return
+		}
+		m.items = slices.Delete(m.items, oldest, oldest+1)
+	}
+}
+
+func (m *plainMirror) start(p *Prompt) *plainLease {
+	l := &plainLease{prompt: p, tokens: p.Bytes / 4}
+	for _, k := range p.Keys[:m.overlap(p.Keys)] {
+		l.pinned = append(l.pinned, m.find(k))
+		l.ours = append(l.ours, m.find(k))
+	}
+	m.leases = append(m.leases, l)
+	m.evict()
+	return l
+}
+
+func (m *plainMirror) prefill(l *plainLease) {
+	if l.closed || l.prefilled {
+		return
+	}
+	l.prefilled = true
+	hits, stored := len(l.pinned), int64(0)
+	for i := hits; i < len(l.prompt.Keys); i++ {
+		it := m.find(l.prompt.Keys[i])
+		if it == nil {
+			it = &plainItem{key: l.prompt.Keys[i], isKey: true, tokens: int64(l.prompt.Offsets[i] / 4)}
+			if i > 0 {
+				it.tokens -= int64(l.prompt.Offsets[i-1] / 4)
+			}
+			stored += it.tokens
+			m.items = append(m.items, it)
+			l.ours = append(l.ours, it)
+		}
+		l.pinned = append(l.pinned, it)
+	}
+	for _, it := range m.items {
+		if hits > 0 && it.behind == l.pinned[hits-1] && it.latest {
+			it.tokens -= min(it.tokens, stored)
+		}
+	}
+	m.items = slices.DeleteFunc(m.items, func(it *plainItem) bool { return !it.isKey && it.tokens == 0 })
+	m.evict()
+}
+
+func (m *plainMirror) generated(l *plainLease, n int64) {
+	l.output = max(l.output, n)
+	m.evict()
+}
+
+func (m *plainMirror) finish(l *plainLease, output int64) {
+	if l.closed {
+		return
+	}
+	m.prefill(l)
+	l.output, l.closed = max(l.output, output), true
+	rest := &plainItem{latest: true, tokens: (l.tokens+l.output)/m.block*m.block - sumTokens(l.pinned), released: m.clock}
+	m.clock++
+	if len(l.pinned) > 0 {
+		rest.behind = l.pinned[len(l.pinned)-1]
+	}
+	if rest.tokens > 0 {
+		for _, it := range m.items {
+			it.latest = it.latest && (it.behind == nil || it.behind != rest.behind)
+		}
+		m.items = append(m.items, rest)
+	}
+	for _, it := range slices.Backward(l.pinned) {
+		it.released = m.clock
+		m.clock++
+	}
+	m.evict()
+}
+
+func (m *plainMirror) abandon(l *plainLease) {
+	if l.prefilled {
+		m.finish(l, 0)
+	}
+	l.closed = true
+}
+
+func (m *plainMirror) resident() []Key {
+	var keys []Key
+	for _, it := range m.items {
+		if it.isKey {
+			keys = append(keys, it.key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// drawPrompt draws a conversation whose turns are few kinds, so that many share a start and some a whole; a turn of 0
+// bytes makes two keys at one offset.
+func drawPrompt(t *rapid.T) *Prompt {
+	p := turns(rapid.SliceOfN(rapid.SampledFrom([]int{0, 40, 80, 203}), 0, 5).Draw(t, "turns")...)
+	p.Bytes += int64(rapid.SampledFrom([]int{0, 0, 30}).Draw(t, "behind the last key"))
+	return p
+}
+
+func TestMirrorAgreesWithPlainMirror(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		block := rapid.SampledFrom([]int{1, 16}).Draw(t, "block")
+		resident := map[Key]bool{}
+		m := NewMirror(300, block, func(k Key, on bool) {
+			if resident[k] == on {
+				t.Fatalf("key %x told twice", k)
+			}
+			resident[k] = on
+		})
+		twin := &plainMirror{capacity: 300, block: int64(block)}
+		var leases []*Lease
+		pick := func(t *rapid.T) int {
+			if len(leases) == 0 {
+				t.Skip("no lease")
+			}
+			return rapid.IntRange(max(0, len(leases)-6), len(leases)-1).Draw(t, "lease")
+		}
+		actions := map[string]func(*rapid.T){
+			"start": func(t *rapid.T) {
+				p := drawPrompt(t)
+				leases = append(leases, m.Start(p, 4))
+				twin.start(p)
+			},
+			"prefilled": func(t *rapid.T) {
+				i := pick(t)
+				leases[i].Prefilled()
+				twin.prefill(twin.leases[i])
+			},
+			"generated": func(t *rapid.T) {
+				i, n := pick(t), rapid.IntRange(0, 50).Draw(t, "tokens")
+				if twin.leases[i].prefilled && !twin.leases[i].closed {
+					leases[i].Generated(n)
+					twin.generated(twin.leases[i], int64(n))
+				}
+			},
+			"finish": func(t *rapid.T) {
+				i, n := pick(t), rapid.IntRange(0, 50).Draw(t, "output")
+				leases[i].Finish(0, n)
+				twin.finish(twin.leases[i], int64(n))
+			},
+			"abandon": func(t *rapid.T) {
+				i := pick(t)
+				leases[i].Abandon()
+				twin.abandon(twin.leases[i])
+			},
+			"capacity": func(t *rapid.T) {
+				twin.capacity = rapid.Int64Range(100, 400).Draw(t, "capacity")
+				m.SetCapacity(twin.capacity)
+				twin.evict()
+			},
+			"": func(t *rapid.T) { compareMirrors(t, m, twin, resident) },
+		}
+		for range 5 {
+			t.Repeat(actions)
+		}
+	})
+}
+
+func compareMirrors(t *rapid.T, m *Mirror, twin *plainMirror, resident map[Key]bool) {
+	keys := slices.Sorted(maps.Keys(m.keys))
+	if diff := cmp.Diff(twin.resident(), keys, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("resident keys (-want +got):\n%s", diff)
+	}
+	told := 0
+	for k, on := range resident {
+		if on {
+			told++
+		}
+		if on != (m.keys[k] != nil) {
+			t.Fatalf("key %x: told %v", k, on)
+		}
+	}
+	if m.Tokens() != twin.total() || m.Keys() != told {
+		t.Fatalf("got %d tokens, %d keys, want %d, %d", m.Tokens(), m.Keys(), twin.total(), told)
+	}
+	last := uint64(0)
+	for e := m.releases.root.next; e != &m.releases.root; e = e.next {
+		if e.pins != 0 || e.stamp <= last {
+			t.Fatalf("list of releases: pins %d, stamp %d after %d", e.pins, e.stamp, last)
+		}
+		last = e.stamp
+	}
+	p := drawPrompt(t)
+	if n := m.Overlap(p.Keys); slices.ContainsFunc(p.Keys[n:], func(k Key) bool { return m.keys[k] != nil }) {
+		t.Fatalf("a key is resident after one that is not")
+	}
+}
+
+func TestMirrorFeedsADigest(t *testing.T) {
+	d := NewDigest("a/e", TierGPU, 1, DefaultGeometry())
+	m := NewMirror(150, 1, func(k Key, resident bool) {
+		if resident {
+			d.Add(k)
+		} else {
+			d.Remove(k)
+		}
+	})
+	serve(m, turns(400), 0)
+	serve(m, turns(404), 0)
+	if d.Keys() != m.Keys() || d.Leading(turns(404).Keys) != 2 || d.Leading(turns(400).Keys) != 1 {
+		t.Errorf("the digest has %d keys, the mirror %d", d.Keys(), m.Keys())
+	}
+	m.Clear()
+	if d.Keys() != 0 || d.Fill() != 0 {
+		t.Errorf("after Clear: %d keys", d.Keys())
+	}
+}
+
+// BenchmarkMirror serves prompts of 250 keys whose first half is shared, at an engine of 2 million tokens.
+func BenchmarkMirror(b *testing.B) {
+	m := NewMirror(2_000_000, 16, nothing)
+	prompts := make([]*Prompt, 64)
+	for i := range prompts {
+		prompts[i] = &Prompt{Keys: slices.Concat(randomKeys(1, 125), randomKeys(uint64(i+2), 125)), Bytes: 400_000}
+		for j := range 250 {
+			prompts[i].Offsets = append(prompts[i].Offsets, uint32(j*1600))
+		}
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		serve(m, prompts[i%64], 500)
+	}
+}

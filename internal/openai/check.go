@@ -109,7 +109,7 @@ func (r *Request) checkPrompt() *Error {
 	case RouteResponses:
 		return r.checkInput()
 	case RouteChat:
-		if m[nInputIDs].ok() {
+		if !d.emptyArray(m[nInputIDs]) {
 			if err := r.checkTokens(m[nInputIDs], nInputIDs); err != nil || d.empty(m[nMessages]) {
 				return err
 			}
@@ -177,11 +177,12 @@ func (r *Request) checkPart(v span) *Error {
 }
 
 func (r *Request) checkCall(v span) *Error {
-	var m, f members
+	var m members
 	if err := r.doc.object(v, &m, callRules); err != nil {
 		return err
 	}
 	for _, n := range []name{nFunction, nCustom} {
+		var f members
 		if m[n].ok() {
 			if err := r.doc.object(m[n], &f, nameRules); err != nil {
 				return err.under(n.String(), -1)
@@ -298,7 +299,7 @@ func (r *Request) checkCompletion() *Error {
 			if err := r.want(e, kindArray); err != nil {
 				return err
 			}
-			return d.each(e, nNone, r.checkToken)
+			return r.checkTokens(e, nNone)
 		})
 	}
 	return r.checkTokens(v, nPrompt)
@@ -311,26 +312,15 @@ func (r *Request) want(v span, k kind) *Error {
 	return nil
 }
 
-func (r *Request) checkTokens(v span, field name) *Error { return r.doc.each(v, field, r.checkToken) }
-
-func (r *Request) checkToken(v span) *Error {
-	if _, ok := r.doc.token(v); !ok {
-		return badRequest(ReasonType, "", "must be a token id")
-	}
-	return nil
-}
-
-// token returns the token id v: an integer of 32 bits, written without sign, fraction or exponent.
-func (d *doc) token(v span) (uint32, bool) {
-	if d.kind(v) != kindNumber || v.hi-v.lo > 10 {
-		return 0, false
-	}
-	var n uint64
-	for _, c := range d.b[v.lo:v.hi] {
-		if c < '0' || c > '9' {
-			return 0, false
+// checkTokens checks the array v of token ids.
+func (r *Request) checkTokens(v span, field name) *Error {
+	c := r.doc.in(v)
+	for i := 0; ; i++ {
+		switch _, ok := c.token(); {
+		case c.ended:
+			return nil
+		case !ok:
+			return badRequest(ReasonType, "", "must be a token id").under(field.String(), i)
 		}
-		n = n*10 + uint64(c-'0')
 	}
-	return uint32(n), n <= 1<<32-1
 }

@@ -8,7 +8,7 @@ import (
 // chat emits the conversation of the chat route.
 func (w *walker) chat() {
 	d, top := w.d, &w.r.top
-	if top[nInputIDs].ok() {
+	if !d.emptyArray(top[nInputIDs]) {
 		w.tokens(top[nInputIDs])
 		return
 	}
@@ -192,7 +192,7 @@ func (w *walker) choice() (only []byte, none bool) {
 	if !name.ok() {
 		return nil, false
 	}
-	return appendUnescaped(nil, w.d.inner(name)), false
+	return appendUnescaped([]byte{}, w.d.inner(name)), false
 }
 
 // toolList emits the tools of an array and reports whether there was one.

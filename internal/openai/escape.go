@@ -6,24 +6,18 @@ import (
 	"unicode/utf8"
 )
 
+// simpleEscapes are what an escape of one byte after the backslash stands for; 0 for a byte that makes none.
+var simpleEscapes = [256]byte{
+	'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t',
+}
+
 // unescape returns what the escape at the start of raw, the checked inside of a string, stands for, and its length.
 // A surrogate without its other half is U+FFFD.
 func unescape(raw []byte) (rune, int) {
-	switch raw[1] {
-	case 'b':
-		return '\b', 2
-	case 'f':
-		return '\f', 2
-	case 'n':
-		return '\n', 2
-	case 'r':
-		return '\r', 2
-	case 't':
-		return '\t', 2
-	case 'u':
-		return unescapeUnicode(raw)
+	if c := simpleEscapes[raw[1]]; c != 0 {
+		return rune(c), 2
 	}
-	return rune(raw[1]), 2
+	return unescapeUnicode(raw)
 }
 
 func unescapeUnicode(raw []byte) (rune, int) {

@@ -32,7 +32,7 @@ func compareWithTwin(t *testing.T, route Route, layout Layout, body []byte) {
 		return
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(piece{})); diff != "" {
-		t.Fatalf("walk of %v %s (-twin +walk):\n%s", route, body, diff)
+		t.Fatalf("walk of %v (-twin +walk):\n%s\nof %s", route, diff, body)
 	}
 }
 

@@ -11,17 +11,17 @@ type span struct{ lo, hi uint32 }
 
 func (s span) ok() bool { return s.hi > s.lo }
 
-// longString is the length from which the scanner remembers where a string ends, so that later passes jump over it.
-// Smaller makes the list of long strings longer (it is at most 8 bytes for every longString bytes of body); larger makes
-// the later passes read more.
-const longString = 256
+// longValue is the length from which the scanner remembers where a string, object or array ends, so that later passes
+// jump over it. Smaller makes the list longer (8 bytes for each, and at most one for every longValue bytes at one depth);
+// larger makes the later passes read more.
+const longValue = 256
 
 // scanner checks that a body is one JSON value as RFC 8259 has it, nested at most depth deep. It does not check that
 // strings are UTF-8: engines do, and nothing here depends on it.
 type scanner struct {
 	b     []byte
 	depth int
-	long  []span // long strings, in order: after the opening quote, after the closing quote
+	long  []span // the long values, in the order of their first bytes
 	at    int    // where the fault is
 	fault string // what was wrong; "" while nothing is
 	deep  bool   // the fault is the depth
@@ -81,10 +81,7 @@ func (s *scanner) value(i, depth int) int {
 			s.deep = true
 			return s.fail(i, "too deep")
 		}
-		if c == '{' {
-			return s.object(i+1, depth+1)
-		}
-		return s.array(i+1, depth+1)
+		return s.nest(i, depth+1)
 	case c == '-' || '0' <= c && c <= '9':
 		return s.number(i)
 	case c == 't':
@@ -95,6 +92,25 @@ func (s *scanner) value(i, depth int) int {
 		return s.literal(i, "null")
 	}
 	return s.unexpected(i, "instead of a value")
+}
+
+// nest checks the object or array at i. Its place in the list of long values is taken before those of its parts, and
+// given back when it turns out short: then its parts are short too, and it is the last of the list.
+func (s *scanner) nest(i, depth int) int {
+	place := len(s.long)
+	s.long = append(s.long, span{lo: uint32(i)})
+	end := -1
+	if s.b[i] == '{' {
+		end = s.object(i+1, depth)
+	} else {
+		end = s.array(i+1, depth)
+	}
+	if end-i < longValue {
+		s.long = s.long[:place]
+	} else {
+		s.long[place].hi = uint32(end)
+	}
+	return end
 }
 
 func (s *scanner) array(i, depth int) int {
@@ -197,17 +213,16 @@ func (s *scanner) digits(i int) int {
 func (s *scanner) str(i int) int {
 	start := i
 	for {
-		if i = stop(s.b, i); i >= len(s.b) {
-			return s.unexpected(i, "in a string")
+		if i = stop(s.b, i); i+1 >= len(s.b) {
+			return s.strTail(start, i)
 		}
-		switch s.b[i] {
-		case '"':
-			if i-start >= longString {
-				s.long = append(s.long, span{uint32(start), uint32(i + 1)})
-			}
-			return i + 1
-		case '\\':
-			if i = s.escape(i + 1); i < 0 {
+		switch c := s.b[i]; {
+		case c == '\\' && simpleEscapes[s.b[i+1]] != 0:
+			i += 2
+		case c == '"':
+			return s.strEnd(start, i)
+		case c == '\\':
+			if i = s.unicode(i + 1); i < 0 {
 				return -1
 			}
 		default:
@@ -216,23 +231,33 @@ func (s *scanner) str(i int) int {
 	}
 }
 
-// escape checks what follows a backslash.
-func (s *scanner) escape(i int) int {
-	if i >= len(s.b) {
+// strTail is str where the body ends at or after i.
+func (s *scanner) strTail(start, i int) int {
+	if i < len(s.b) && s.b[i] == '"' {
+		return s.strEnd(start, i)
+	}
+	return s.unexpected(len(s.b), "in a string")
+}
+
+// strEnd notes a string that began at start and has its closing quote at i.
+func (s *scanner) strEnd(start, i int) int {
+	if i-start >= longValue {
+		s.long = append(s.long, span{uint32(start - 1), uint32(i + 1)})
+	}
+	return i + 1
+}
+
+// unicode checks the rest of an escape that is not one of simpleEscapes.
+func (s *scanner) unicode(i int) int {
+	if s.b[i] != 'u' {
 		return s.unexpected(i, "in an escape")
 	}
-	switch s.b[i] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return i + 1
-	case 'u':
-		for j := i + 1; j < i+5; j++ {
-			if j >= len(s.b) || hexDigit(s.b[j]) < 0 {
-				return s.unexpected(j, "in an escape")
-			}
+	for j := i + 1; j < i+5; j++ {
+		if j >= len(s.b) || hexDigit(s.b[j]) < 0 {
+			return s.unexpected(j, "in an escape")
 		}
-		return i + 5
 	}
-	return s.unexpected(i, "in an escape")
+	return i + 5
 }
 
 // The constants of a search in all eight bytes of a word at once.
@@ -244,16 +269,25 @@ const (
 	firstText = lowBits * ' ' // bytes below are control characters
 )
 
+// stops returns a word whose lowest bit that is set is the high bit of the first byte of w that is a quote, a backslash or
+// a control character. A byte of a difference has its high bit set where the byte it was taken from is smaller, up to the
+// first such byte; a borrow can set others only above that one. Bytes that are not ASCII are left out at the end: neither
+// xor changes a high bit.
+func stops(w uint64) uint64 {
+	q, e, c := (w^quotes)-lowBits, (w^slashes)-lowBits, w-firstText
+	return (q | e | c) &^ w & highBits
+}
+
 // stop returns the first index from i on, at which b has a quote, a backslash or a control character, or len(b).
 func stop(b []byte, i int) int {
-	for ; i+8 <= len(b); i += 8 {
-		w := binary.LittleEndian.Uint64(b[i:])
-		q, e := w^quotes, w^slashes
-		// A byte's high bit is set in x-lowBits and clear in x only where x is zero, up to the first such byte; a
-		// borrow can set it wrongly only above that one, and the lowest one counts.
-		m := ((q-lowBits)&^q | (e-lowBits)&^e | (w-firstText)&^w) & highBits
-		if m != 0 {
+	for ; i+16 <= len(b); i += 16 {
+		m := stops(binary.LittleEndian.Uint64(b[i:]))
+		n := stops(binary.LittleEndian.Uint64(b[i+8:]))
+		switch {
+		case m != 0:
 			return i + bits.TrailingZeros64(m)>>3
+		case n != 0:
+			return i + 8 + bits.TrailingZeros64(n)>>3
 		}
 	}
 	for ; i < len(b); i++ {

@@ -2,7 +2,7 @@ package openai
 
 import (
 	"bytes"
-	"slices"
+	"math"
 	"strconv"
 	"unicode/utf8"
 )
@@ -11,7 +11,7 @@ import (
 // a value of the body they stay inside it.
 type doc struct {
 	b    []byte
-	long []span // ends of long strings; see scanner.long
+	long []span // see scanner.long
 }
 
 // kind is the type of a JSON value, as a bit, so that a set of kinds is their sum. Null counts as absent everywhere.
@@ -85,9 +85,20 @@ func (d *doc) end(i uint32) uint32 {
 	return i
 }
 
+// near is how far the end of a value is looked for before it is looked up: a search in the list costs about as much as
+// reading this much.
+const near = 64
+
 // nestEnd returns the index after the object or array that begins at i.
 func (d *doc) nestEnd(i uint32) uint32 {
+	start, looked := i, false
 	for open := 0; ; {
+		if i-start >= near && !looked {
+			if end, ok := d.lookUp(start); ok {
+				return end
+			}
+			looked = true
+		}
 		switch d.b[i] {
 		case '"':
 			i = d.strEnd(i + 1)
@@ -103,32 +114,39 @@ func (d *doc) nestEnd(i uint32) uint32 {
 	}
 }
 
-// strEnd returns the index after the closing quote of the string whose first byte is at i.
-func (d *doc) strEnd(i uint32) uint32 {
-	const near = 64 // most strings end within it; a search in the list costs about as much as reading it
-	start, j := i, int(i)
-	for {
-		if j = stop(d.b[:min(len(d.b), int(start)+near)], j); j < int(start)+near {
-			if d.b[j] == '"' {
-				return uint32(j) + 1
-			}
-			j += 2
-			continue
+// lookUp returns the end of the long value that begins at i.
+func (d *doc) lookUp(i uint32) (uint32, bool) {
+	lo, hi := 0, len(d.long)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); d.long[mid].lo < i {
+			lo = mid + 1
+		} else {
+			hi = mid
 		}
-		if at, ok := slices.BinarySearchFunc(d.long, start, func(s span, lo uint32) int {
-			return int(int64(s.lo) - int64(lo))
-		}); ok {
-			return d.long[at].hi
-		}
-		return d.farEnd(j)
 	}
+	if lo < len(d.long) && d.long[lo].lo == i {
+		return d.long[lo].hi, true
+	}
+	return 0, false
 }
 
-// farEnd is strEnd for a string that is neither short nor in the list; j is not inside an escape.
-func (d *doc) farEnd(j int) uint32 {
+// strEnd returns the index after the closing quote of the string whose first byte is at i.
+func (d *doc) strEnd(i uint32) uint32 {
+	j, limit := int(i), min(len(d.b), int(i)+near)
 	for {
-		j = stop(d.b, j)
+		if j = stop(d.b[:limit], j); j >= limit {
+			break
+		}
 		if d.b[j] == '"' {
+			return uint32(j) + 1
+		}
+		j += 2
+	}
+	if end, ok := d.lookUp(i - 1); ok {
+		return end
+	}
+	for {
+		if j = stop(d.b, j); d.b[j] == '"' {
 			return uint32(j) + 1
 		}
 		j += 2
@@ -137,12 +155,13 @@ func (d *doc) farEnd(j int) uint32 {
 
 // cursor goes over the members of an object or the elements of an array.
 type cursor struct {
-	d *doc
-	i uint32
+	d     *doc
+	i     uint32
+	ended bool // token has come to the end
 }
 
 // in returns a cursor at the first member or element of v, which must be an object or an array.
-func (d *doc) in(v span) cursor { return cursor{d, v.lo + 1} }
+func (d *doc) in(v span) cursor { return cursor{d: d, i: v.lo + 1} }
 
 // elem returns the next element of an array.
 func (c *cursor) elem() (span, bool) {
@@ -156,6 +175,27 @@ func (c *cursor) elem() (span, bool) {
 	v := span{i, c.d.end(i)}
 	c.i = v.hi
 	return v, true
+}
+
+// token returns the next element of an array of token ids: integers of 32 bits without sign, fraction or exponent. It is
+// elem for prompts of 100,000 of them. An element that is none ends nothing, but the cursor cannot go on from it.
+func (c *cursor) token() (id uint32, ok bool) {
+	b := c.d.b
+	i := c.d.space(c.i)
+	if b[i] == ',' {
+		i = c.d.space(i + 1)
+	}
+	if b[i] == ']' {
+		c.ended = true
+		return 0, false
+	}
+	start, n := i, uint64(0)
+	for ; '0' <= b[i] && b[i] <= '9' && i-start < 10; i++ {
+		n = n*10 + uint64(b[i]-'0')
+	}
+	c.i = i
+	whole := b[i] == ',' || b[i] == ']' || b[i] <= ' '
+	return uint32(n), i > start && whole && n <= math.MaxUint32
 }
 
 // member returns the next member of an object: its name as it stands in the body, without quotes, and its value.
@@ -176,10 +216,9 @@ func (c *cursor) member() (key []byte, v span, ok bool) {
 	return key, v, true
 }
 
-// fill sets m to the members of the object v that have a name of the table, to nothing if v is no object. Of members
-// with one name the last counts, as in Python. Null members are absent.
+// fill puts the members of the object v that have a name of the table into m, which must be empty; nothing if v is no
+// object. Of members with one name the last counts, as in Python. Null members are absent.
 func (d *doc) fill(v span, m *members) {
-	*m = members{}
 	if d.kind(v) != kindObject {
 		return
 	}

@@ -117,12 +117,12 @@ func (s *systemText) end() {
 
 // blocks calls f with every block of the array v.
 func (w *walker) blocks(v span, f func(m *members)) {
-	var m members
 	for c := w.d.in(v); !w.done; {
 		v, ok := c.elem()
 		if !ok {
 			return
 		}
+		var m members
 		w.d.fill(v, &m)
 		f(&m)
 	}

@@ -224,7 +224,7 @@ func (t *twin) walk(model string) []piece {
 		t.prompt(t.top.get("prompt"))
 		return t.out
 	}
-	if ids := t.top.get("input_ids"); t.route == RouteChat && ids != nil {
+	if ids := t.top.get("input_ids"); t.route == RouteChat && len(ids.array()) > 0 {
 		t.prompt(ids)
 		return t.out
 	}

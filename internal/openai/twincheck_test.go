@@ -107,7 +107,9 @@ func (t *twin) promptOK() bool {
 		return in.is(`"[`) && all(in.array(), t.itemOK)
 	case RouteChat:
 		ids := top.get("input_ids")
-		if ids != nil && !all(ids.list, tokenOK) {
+		if len(ids.array()) == 0 {
+			ids = nil
+		} else if !all(ids.list, tokenOK) {
 			return false
 		}
 		list := top.get("messages")

@@ -173,10 +173,23 @@ func (w *walker) text(v span) {
 			return
 		}
 		w.put(raw[:i])
-		r, n := unescape(raw[i:])
+		if c := simpleEscapes[raw[i+1]]; c != 0 {
+			w.putByte(c)
+			raw = raw[i+2:]
+			continue
+		}
+		r, n := unescapeUnicode(raw[i:])
 		w.n = len(utf8.AppendRune(w.room(), r))
 		raw = raw[i+n:]
 	}
+}
+
+func (w *walker) putByte(c byte) {
+	if w.n == pieceSize {
+		w.flush()
+	}
+	w.buf[w.n] = c
+	w.n++
 }
 
 // json emits the value v without the white space between its tokens, strings in their canonical form, and with spaced a
@@ -426,11 +439,10 @@ func (w *walker) prompt() {
 func (w *walker) tokens(v span) {
 	w.open(tagTokens)
 	for c := w.d.in(v); !w.done; {
-		e, ok := c.elem()
+		id, ok := c.token()
 		if !ok {
 			break
 		}
-		id, _ := w.d.token(e)
 		w.n = len(binary.LittleEndian.AppendUint32(w.room(), id))
 	}
 	w.close()

@@ -23,7 +23,8 @@ type world struct {
 	net  *MemNetwork
 	ca   *Authority
 	key  []byte
-	next byte
+	next byte // of the last agent's address
+	deaf bool // agents to come serve no streams
 }
 
 func newWorld(t *testing.T) *world {
@@ -128,7 +129,10 @@ func (w *world) config(name string, seeds ...string) Config {
 func (w *world) run(c Config) *agent {
 	w.t.Helper()
 	a := &agent{t: w.t, reg: prometheus.NewRegistry(), state: []byte("state of " + c.Name)}
-	c.Peers, c.Streams, c.Messages, c.State, c.Registerer = a, a, a, a, a.reg
+	c.Peers, c.Messages, c.State, c.Registerer = a, a, a, a.reg
+	if c.Streams = a; w.deaf {
+		c.Streams = nil
+	}
 	m, err := New(c)
 	if err != nil {
 		w.t.Fatal(err)
@@ -231,6 +235,58 @@ func TestStreamsCarryBytesBothWays(t *testing.T) {
 	})
 }
 
+func TestBrokenOffStreamsGiveTheirPlaceBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		_, b, _ := w.three()
+		for i := range int(b.quicConfig.MaxIncomingStreams) + 100 {
+			s, err := b.Open(t.Context(), "c", KindRequest)
+			if err != nil {
+				t.Fatalf("stream %d: %v", i, err)
+			}
+			s.Write([]byte("x"))
+			if s.Cancel(16); i%64 == 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+	})
+}
+
+func TestStreamThatNobodyServesIsCancelled(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.deaf = true
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b", a.QUICAddr().String()))
+		await(t, 3*time.Second, "connected", connectedTo(b, "a"))
+		s, err := b.Open(t.Context(), "a", Kind(200))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		_, err = io.ReadAll(s)
+		if code, remote, ok := StreamCode(err); code != codeUnknownKind || !remote || !ok {
+			t.Errorf("read: %v", err)
+		}
+	})
+}
+
+func TestOversizedStateIsNotSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		a.mu.Lock()
+		a.state = make([]byte, MaxState+1)
+		a.mu.Unlock()
+		b := w.run(w.config("b", a.QUICAddr().String()))
+		await(t, 3*time.Second, "connected", connectedTo(b, "a"))
+		time.Sleep(20 * time.Second)
+		if n := counter(t, a.reg, "kvmesh_mesh_dropped_total", "reason", "local_state_size"); n == 0 {
+			t.Error("nothing was counted")
+		}
+		if got := b.got(&b.merged); len(got) > 0 {
+			t.Errorf("b merged %d states", len(got))
+		}
+	})
+}
+
 func TestVanishedPeerIsDownWithinFourSeconds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, _, c := w.three()
@@ -268,6 +324,25 @@ func TestRestartedPeerReplacesItsOldLife(t *testing.T) {
 		await(t, 10*time.Second, "the new d is a member", func() bool {
 			return connectedTo(b, "d")() && connectedTo(again, "b")()
 		})
+	})
+}
+
+func TestRestartedSeedIsNoticedByItsReset(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		cfg := w.config("b") // dials nobody by itself, and is the greater name
+		b := w.run(cfg)
+		a := w.run(w.config("a", b.QUICAddr().String()))
+		await(t, 3*time.Second, "connected", connectedTo(a, "b"))
+		w.vanish(b)
+		again := w.run(cfg)
+		await(t, time.Second, "the new b is known", func() bool {
+			a.SendDatagram("b", make([]byte, 64)) // a heartbeat
+			p, _ := a.Peer("b")
+			return p.Connected && p.Instance == again.Instance()
+		})
+		if !a.saw("down b: restarted: it does not know the connection") {
+			t.Errorf("a was told %q", a.got(&a.events))
+		}
 	})
 }
 

@@ -82,16 +82,10 @@ func (m *Mesh) openStream(ctx context.Context, pc *peerConn, kind Kind) (*Stream
 
 // serve runs a connection until it is closed, and says then what became of it.
 func (m *Mesh) serve(pc *peerConn) {
-	m.wg.Go(func() { m.acceptStreams(pc) })
 	m.wg.Go(func() { m.receiveDatagrams(pc) })
 	m.wg.Go(func() { m.sendDatagrams(pc) })
-	for pc.open() {
-		select {
-		case <-pc.wake:
-			pc.closeDrained()
-		case <-pc.qc.Context().Done():
-		}
-	}
+	m.acceptStreams(pc)
+	<-pc.qc.Context().Done()
 	why, left := m.explainClose(pc)
 	m.table.remove(pc, why, left)
 	m.notify(pc.name)
@@ -219,7 +213,8 @@ func (m *Mesh) receiveDatagrams(pc *peerConn) {
 	}
 }
 
-// sendDatagrams stands between callers and quic-go, whose SendDatagram waits when the path is full.
+// sendDatagrams stands between callers and quic-go, whose SendDatagram waits when the path is full. It also begins the
+// end of a connection that drains, which saves each connection a goroutine.
 func (m *Mesh) sendDatagrams(pc *peerConn) {
 	_, out := m.metrics.bytes("datagram")
 	for {
@@ -230,6 +225,8 @@ func (m *Mesh) sendDatagrams(pc *peerConn) {
 				continue
 			}
 			out.Add(float64(len(b)))
+		case <-pc.wake:
+			m.wg.Go(pc.closeDrained)
 		case <-pc.qc.Context().Done():
 			return
 		}

@@ -9,7 +9,8 @@
 // A certificate is needed as soon as two processes are to form a mesh, also on one machine: an EphemeralAuthority lives
 // in one process's memory, so it serves several agents in that process, or one agent alone.
 //
-// Locks: Mesh.notifyMu -> table.mu, delegate.mu. Handlers of peers run under notifyMu and nothing else.
+// Locks: Mesh.notifyMu, then table.mu, then Mesh.spawnMu; all others are taken alone. PeerHandler's methods run under
+// notifyMu.
 package mesh
 
 import (

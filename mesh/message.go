@@ -74,7 +74,8 @@ func (m *Mesh) deliver(b []byte) {
 }
 
 // SendReliable signs b and sends it to peer as a memberlist user message, over the connection that there is, or a new
-// one. It returns when all of b is written; the peer may still drop it when it is behind. It keeps nothing of b.
+// one. It returns when all of b is written; the peer may still drop it when it is behind. ctx bounds the wait for a
+// connection; a write that does not proceed ends after HandshakeTimeout + IdleTimeout. It keeps nothing of b.
 func (m *Mesh) SendReliable(ctx context.Context, peer string, b []byte) error {
 	msg, err := m.seal(b)
 	if err != nil {

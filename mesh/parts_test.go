@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 func TestConfigViolationsAreAllReported(t *testing.T) {
@@ -183,6 +185,30 @@ func TestMemNetworkDelaysCutsAndBlocks(t *testing.T) {
 			t.Error("a closed socket was read")
 		}
 	})
+}
+
+func TestMembersWithoutNameOrAddressAreVetoed(t *testing.T) {
+	d := newDelegate(&Mesh{metrics: mustMetrics(t)})
+	good := &memberlist.Node{Name: "g1", Meta: appendAbout(nil, someAbout)}
+	if err := d.NotifyAlive(good); err != nil {
+		t.Error(err)
+	}
+	for _, n := range []*memberlist.Node{{Name: "a/b", Meta: good.Meta}, {Name: "g1"}, {Name: "g1", Meta: good.Meta[:9]}} {
+		if d.NotifyAlive(n) == nil {
+			t.Errorf("%+v was let in", n)
+		}
+	}
+}
+
+func TestRefusalsAreSentences(t *testing.T) {
+	for want, r := range map[string]Refusal{
+		"refused 10.0.0.1:1: why":          {Addr: "10.0.0.1:1", Reason: "why"},
+		"refused by g1 at 10.0.0.1:1: why": {Addr: "10.0.0.1:1", Name: "g1", Reason: "why", ByPeer: true},
+	} {
+		if got := r.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }
 
 func TestUnrunMeshCanBeClosed(t *testing.T) {

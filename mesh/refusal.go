@@ -65,7 +65,7 @@ func (r reason) String() string {
 type Refusal struct {
 	Time   time.Time
 	Addr   string // the other side's address
-	Name   string // its name, "" when it was not learned
+	Name   string // as it claims, believed or not; "" when it was not learned
 	Reason string // in words
 	ByPeer bool   // the other side refused this agent
 }

@@ -270,18 +270,6 @@ func (t *table) hasAddr(addr netip.AddrPort) bool {
 	return false
 }
 
-// byGossip returns the name of the peer with that gossip address.
-func (t *table) byGossip(addr netip.AddrPort) (string, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, r := range t.records {
-		if r.gossip == addr {
-			return name, true
-		}
-	}
-	return "", false
-}
-
 // counts returns members and connections: what settles.
 func (t *table) counts() (members, connections int) {
 	t.mu.Lock()

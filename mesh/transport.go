@@ -113,39 +113,22 @@ func (t *transport) serve(s *Stream) {
 	}
 }
 
-// DialTimeout opens a stream to the peer with that gossip address, or else at that QUIC address.
-func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+// DialTimeout fails: a stream goes to a named peer, and memberlist is told to require names.
+func (t *transport) DialTimeout(addr string, _ time.Duration) (net.Conn, error) {
+	return nil, fmt.Errorf("dial %s without a name: %w", addr, ErrUnknownPeer)
 }
 
-// DialAddressTimeout opens a stream to the named peer.
+// DialAddressTimeout opens a stream to the named peer, over the connection that there is, or a new one to the QUIC
+// address that the peer told. The gossip address does not matter.
 func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.m.ctx, timeout)
 	defer cancel()
-	pc, err := t.find(ctx, a)
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", a.String(), err)
-	}
-	s, err := t.m.openStream(ctx, pc, KindGossip)
+	s, err := t.m.Open(ctx, a.Name, KindGossip)
 	if err != nil {
 		return nil, err
 	}
 	s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for messages
 	return s, nil
-}
-
-func (t *transport) find(ctx context.Context, a memberlist.Address) (*peerConn, error) {
-	if a.Name != "" {
-		return t.m.connection(ctx, a.Name)
-	}
-	addr, err := netip.ParseAddrPort(a.Addr)
-	if err != nil {
-		return nil, err
-	}
-	if name, ok := t.m.table.byGossip(addr); ok {
-		return t.m.connection(ctx, name)
-	}
-	return t.m.dial(ctx, addr, "")
 }
 
 // Shutdown closes the socket. The QUIC connections are the mesh's to close.

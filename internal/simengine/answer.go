@@ -34,7 +34,7 @@ type answerer struct {
 func (a *answerer) answer(prompt []Token, spec answerSpec) (ids []Token, thought int, stopped bool) {
 	rng := rand.New(rand.NewPCG(hashTokens(prompt), uint64(spec.choice)))
 	natural := max(a.mean/2+rng.IntN(a.mean+1), spec.minimum, 1)
-	if spec.ignore {
+	if natural = min(natural, spec.limit+1); spec.ignore {
 		natural = spec.limit
 	}
 	if spec.thinking {

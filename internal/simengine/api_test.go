@@ -427,3 +427,17 @@ func TestConfigReportsAllViolations(t *testing.T) {
 		}
 	}
 }
+
+func TestChoicesAndLengthsOutOfRangeAreRefused(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		for _, more := range []string{`,"n":0`, `,"n":4611686018427387904`, `,"max_tokens":-1`, `,"max_tokens":131072`} {
+			if status, body := r.post("/v1/chat/completions", chat(40, more)); status != http.StatusBadRequest {
+				t.Errorf("%s: %d %s, want 400", more, status, body)
+			}
+		}
+		got := r.ok("/v1/chat/completions", chat(40, `,"min_tokens":4611686018427387904,"max_tokens":7`))
+		if n := at(got, "usage", "completion_tokens"); n != 7.0 {
+			t.Errorf("answer of %v tokens, want 7", n)
+		}
+	})
+}

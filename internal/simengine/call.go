@@ -61,8 +61,8 @@ func (e *Engine) newCall(r *http.Request, s callSpec) (*call, error) {
 	return c, nil
 }
 
-// maxChoices bounds prompts × n of one request.
-const maxChoices = 1024
+// maxChoices bounds prompts × n of one request, each of which is a sequence of its own in memory.
+const maxChoices = 128
 
 func choices(n *int) int {
 	if n == nil {
@@ -78,7 +78,7 @@ func (e *Engine) checkParams(s *callSpec) error {
 		return &apiError{http.StatusNotFound, fmt.Sprintf("model %q is not served here", s.Model), "model"}
 	case s.StreamOptions != nil && !s.Stream && e.cfg.Kind != KindSGLang:
 		return badRequest("stream_options needs stream", "stream_options")
-	case choices(s.N) < 1 || choices(s.N)*len(s.prompts) > maxChoices:
+	case choices(s.N) < 1 || choices(s.N) > maxChoices/len(s.prompts):
 		return badRequest("n is out of range", "n")
 	case s.maxTokens != nil && *s.maxTokens < 1:
 		return badRequest("max_tokens must be at least 1", "max_tokens")

@@ -70,8 +70,10 @@ func (e *Engine) Handler() http.Handler { return http.HandlerFunc(e.serveHTTP) }
 func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var busy sync.RWMutex // held for reading by every handler: http.Server.Close does not wait for them
+	defer func() { busy.Lock(); busy.Unlock() }()
 	srv := &http.Server{
-		Handler: e.Handler(), IdleTimeout: e.cfg.KeepAlive, ReadHeaderTimeout: time.Minute,
+		Handler: holding(&busy, e.Handler()), IdleTimeout: e.cfg.KeepAlive, ReadHeaderTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	var wg sync.WaitGroup
@@ -89,6 +91,14 @@ func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 		return nil
 	}
 	return fmt.Errorf("serve engine: %w", err)
+}
+
+func holding(mu *sync.RWMutex, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.RLock()
+		defer mu.RUnlock()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Stats returns what the engine has done and holds now.
@@ -111,11 +121,24 @@ func (e *Engine) SetFaults(f Faults) {
 	e.sched.setSlow(f.Slow)
 }
 
-// currentFaults returns the failures in force, and whether this request is one of those that ErrorRate picks.
-func (e *Engine) currentFaults() (f Faults, fail bool) {
+// currentFaults returns the failures in force.
+func (e *Engine) currentFaults() Faults {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.faults, e.faults.ErrorRate > 0 && e.rng.Float64() < e.faults.ErrorRate
+	return e.faults
+}
+
+// picked draws whether a request is one of those that ErrorRate fails.
+func (e *Engine) picked() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.faults.ErrorRate > 0 && e.rng.Float64() < e.faults.ErrorRate
+}
+
+func (e *Engine) countRequest() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.requests++
 }
 
 func (e *Engine) countFault() {
@@ -128,6 +151,5 @@ func (e *Engine) countFault() {
 func (e *Engine) newID() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.requests++
 	return fmt.Sprintf("%016x%016x", e.rng.Uint64(), e.rng.Uint64())
 }

@@ -17,7 +17,8 @@ type Faults struct {
 	Hang bool `json:"hang,omitempty"`
 	// HangAfterHeaders sends the headers of a stream and nothing more.
 	HangAfterHeaders bool `json:"hang_after_headers,omitempty"`
-	// DieAfterTokens resets the connection of every stream after that many tokens; 0 means never.
+	// DieAfterTokens resets the connection of every stream after that many tokens, and of other answers when they would be
+	// sent; 0 means never.
 	DieAfterTokens int `json:"die_after_tokens,omitempty"`
 	// ErrorRate is the share of requests, 0 to 1, that fail with ErrorStatus.
 	ErrorRate float64 `json:"error_rate,omitempty"`

@@ -54,6 +54,7 @@ type rig struct {
 	*Engine
 	t      *testing.T
 	client *http.Client
+	posts  sync.WaitGroup
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -76,12 +77,14 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 		}
 	})
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return ln.dial() }}
+	r := &rig{Engine: e, t: t, client: &http.Client{Transport: transport}}
 	t.Cleanup(func() {
+		r.posts.Wait()
 		transport.CloseIdleConnections()
 		cancel()
 		wg.Wait()
 	})
-	return &rig{Engine: e, t: t, client: &http.Client{Transport: transport}}
+	return r
 }
 
 // open sends a request and returns when headers are there.
@@ -110,6 +113,21 @@ func (r *rig) do(method, path, body string) (int, string) {
 }
 
 func (r *rig) post(path, body string) (int, string) { r.t.Helper(); return r.do("POST", path, body) }
+
+// start posts one body after the other and lets the answers be; the test ends after them.
+func (r *rig) start(path string, bodies ...string) {
+	r.posts.Go(func() {
+		for _, body := range bodies {
+			resp, err := r.client.Post("http://engine"+path, "application/json", strings.NewReader(body))
+			if err != nil {
+				r.t.Errorf("POST %s: %v", path, err)
+				return
+			}
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	})
+}
 
 // ok posts and decodes the answer to a request that must succeed.
 func (r *rig) ok(path, body string) map[string]any {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 )
 
 type modelCard struct {
@@ -80,6 +81,20 @@ func (e *Engine) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		"page_size": e.cfg.BlockTokens, "max_total_num_tokens": e.cfg.CapacityTokens,
 		"max_running_requests": e.cfg.MaxRunning, "context_length": e.cfg.MaxContext,
 		"enable_cache_report": e.cfg.CachedTokens, "enable_metrics": true, "dp_size": 1, "kv_events": events,
+	})
+}
+
+// loads answers SGLang's GET /v1/loads.
+func (e *Engine) loads(w http.ResponseWriter, _ *http.Request) {
+	s := e.Stats()
+	used := s.UsedBlocks * e.cfg.BlockTokens
+	load := map[string]any{
+		"dp_rank": 0, "num_running_reqs": s.Running, "num_waiting_reqs": s.Waiting, "num_used_tokens": used,
+		"max_total_num_tokens": e.cfg.CapacityTokens, "max_running_requests": e.cfg.MaxRunning,
+		"token_usage": s.usageShare(), "cache_hit_rate": float64(s.CachedTokens) / float64(max(s.PromptTokens, 1)),
+	}
+	writeJSON(w, http.StatusOK, map[string]any{
+		"timestamp": time.Now().Format(time.RFC3339Nano), "version": e.cfg.Version, "loads": []any{load},
 	})
 }
 

@@ -127,11 +127,10 @@ func TestOneBatchAStepWithRemovedBeforeStored(t *testing.T) {
 		sub := follow(t, pub, "SUB")
 		sub.send([]byte("\x01kv@"))
 		synctest.Wait()
-		go func() {
-			r.post("/v1/completions", tinyRequest(1, 17, 5)) // 4 blocks; the answer's 4th computed token fills one
-			r.post("/v1/completions", tinyRequest(1, 17, 1)) // a hit is silent
-			r.post("/v1/completions", tinyRequest(100, 33, 1))
-		}()
+		r.start("/v1/completions",
+			tinyRequest(1, 17, 5), // 4 blocks; the answer's 4th computed token fills one
+			tinyRequest(1, 17, 1), // a hit is silent
+			tinyRequest(100, 33, 1))
 		want := []batch{
 			{0, []string{"BlockStored 4"}},
 			{1, []string{"BlockStored 1"}},
@@ -155,7 +154,7 @@ func TestConcurrentEqualPromptsTellEveryCopy(t *testing.T) {
 		sub := follow(t, pub, "SUB")
 		sub.send([]byte{1})
 		synctest.Wait()
-		go r.post("/v1/completions", strings.Replace(tinyRequest(1, 17, 1), "ignore_eos", `n":2,"prompt_logprobs":1,"ignore_eos`, 1))
+		r.start("/v1/completions", strings.Replace(tinyRequest(1, 17, 1), "ignore_eos", `n":2,"prompt_logprobs":1,"ignore_eos`, 1))
 		for range 2 {
 			if b := sub.batch(); b.events[0] != "BlockStored 4" {
 				t.Errorf("batch %v, want a copy of all four blocks", b)
@@ -171,7 +170,7 @@ func TestWrongTopicIsNotSent(t *testing.T) {
 		other.send([]byte("\x01load@"))
 		mine.send([]byte("\x01kv@x"))
 		synctest.Wait()
-		go r.post("/v1/completions", tinyRequest(1, 33, 1))
+		r.start("/v1/completions", tinyRequest(1, 33, 1))
 		mine.batch()
 		other.conn.conn.SetReadDeadline(time.Now().Add(time.Hour))
 		if _, err := other.conn.message(nil); err == nil {
@@ -190,7 +189,7 @@ func TestSlowSubscriberSeesAGap(t *testing.T) {
 			r.post("/v1/completions", tinyRequest(1000*i, 33, 1))
 		}
 		got := []uint64{sub.batch().seq, sub.batch().seq, sub.batch().seq}
-		go r.post("/v1/completions", tinyRequest(20000, 33, 1))
+		r.start("/v1/completions", tinyRequest(20000, 33, 1))
 		if next := sub.batch().seq; next != 10 || got[2] > 3 {
 			t.Errorf("sequence %v, %d, want the first few, then 10", got, next)
 		}
@@ -243,7 +242,7 @@ func TestSGLangBeginsByClearingAndTellsEveryPage(t *testing.T) {
 		sub := follow(t, pub, "SUB")
 		sub.send([]byte{1})
 		synctest.Wait()
-		go r.post("/v1/completions", tinyRequest(1, 13, 1))
+		r.start("/v1/completions", tinyRequest(1, 13, 1))
 		want := batch{0, []string{"AllBlocksCleared 0", "BlockStored 1", "BlockStored 1", "BlockStored 1"}}
 		if diff := cmp.Diff(want, sub.batch(), cmp.AllowUnexported(batch{})); diff != "" {
 			t.Errorf("first batch (-want +got):\n%s", diff)
@@ -264,7 +263,7 @@ func TestResetIsToldWithTheNextStep(t *testing.T) {
 		if n := r.Stats().EventBatches; n != 0 {
 			t.Errorf("%d batches while idle, want none", n)
 		}
-		go r.post("/v1/completions", tinyRequest(1, 33, 1))
+		r.start("/v1/completions", tinyRequest(1, 33, 1))
 		if b := sub.batch(); b.events[0] != "AllBlocksCleared 0" {
 			t.Errorf("batch %v, want the reset first", b)
 		}
@@ -317,7 +316,7 @@ func TestConnectingPublisherFindsALateSubscriber(t *testing.T) {
 		sub := &follower{t, c}
 		sub.send([]byte{1})
 		synctest.Wait()
-		go r.post("/v1/completions", tinyRequest(1, 33, 1))
+		r.start("/v1/completions", tinyRequest(1, 33, 1))
 		if b := sub.batch(); b.seq != 0 {
 			t.Errorf("first batch has number %d", b.seq)
 		}

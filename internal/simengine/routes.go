@@ -54,6 +54,7 @@ func (e *Engine) sglangRoutes(m *http.ServeMux) {
 	m.HandleFunc("GET /metrics", e.sglangMetrics)
 	m.HandleFunc("GET /server_info", e.serverInfo)
 	m.HandleFunc("GET /get_server_info", e.serverInfo)
+	m.HandleFunc("GET /v1/loads", e.loads)
 	m.HandleFunc("GET /openapi.json", e.openAPI)
 	m.HandleFunc("POST /flush_cache", e.resetCache)
 }
@@ -70,7 +71,7 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		e.mux.ServeHTTP(w, r)
 		return
 	}
-	f, _ := e.currentFaults()
+	f := e.currentFaults()
 	switch {
 	case f.Refuse:
 		e.countFault()
@@ -124,12 +125,12 @@ func (e *Engine) body(h bodyHandler) http.HandlerFunc {
 // generating adds the faults that hit requests for generation.
 func (e *Engine) generating(h bodyHandler) http.HandlerFunc {
 	return e.body(func(w http.ResponseWriter, r *http.Request, body []byte) error {
-		f, failed := e.currentFaults()
+		f := e.currentFaults()
 		switch {
 		case f.TooMany:
 			e.countFault()
 			return &apiError{http.StatusTooManyRequests, "too many requests", ""}
-		case failed:
+		case e.picked():
 			e.countFault()
 			status := f.ErrorStatus
 			if status == 0 {

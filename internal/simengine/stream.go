@@ -23,6 +23,7 @@ var errGone = errors.New("connection is gone")
 
 // run generates a call and answers it in the given format.
 func (e *Engine) run(w http.ResponseWriter, r *http.Request, c *call, f format) error {
+	e.countRequest()
 	if !c.Stream {
 		e.sched.submit(c.jobs)
 		defer e.sched.abort(c.jobs) // does nothing to jobs that have ended
@@ -30,7 +31,7 @@ func (e *Engine) run(w http.ResponseWriter, r *http.Request, c *call, f format) 
 	}
 	s := &sse{w: w, flush: http.NewResponseController(w)}
 	s.begin() // before the first token, and before the request is even queued
-	if faults, _ := e.currentFaults(); faults.HangAfterHeaders {
+	if faults := e.currentFaults(); faults.HangAfterHeaders {
 		e.countFault()
 		<-r.Context().Done()
 		return errGone
@@ -48,7 +49,7 @@ func (e *Engine) answerWhole(w http.ResponseWriter, r *http.Request, c *call, f 
 		case <-c.notify:
 		}
 	}
-	if faults, _ := e.currentFaults(); faults.DieAfterTokens > 0 {
+	if faults := e.currentFaults(); faults.DieAfterTokens > 0 {
 		e.countFault()
 		reset(w)
 		return errGone
@@ -88,7 +89,7 @@ func (e *Engine) answerStream(s *sse, r *http.Request, c *call, f format) error 
 
 // dies resets the connection when the fault says that a stream ends here.
 func (e *Engine) dies(s *sse, sent []int) bool {
-	faults, _ := e.currentFaults()
+	faults := e.currentFaults()
 	if faults.DieAfterTokens == 0 {
 		return false
 	}

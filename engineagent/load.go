@@ -13,6 +13,13 @@ func (a *Agent) Load() engine.Load {
 	return a.loadLocked(a.cfg.Now())
 }
 
+// Booked returns the number of requests that are booked and not finished: 0 when nothing runs.
+func (a *Agent) Booked() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.inFlight()
+}
+
 func (a *Agent) loadLocked(now time.Time) engine.Load {
 	a.meters.advance(len(a.ledger.waiting) > 0, now)
 	a.seq++

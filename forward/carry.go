@@ -41,10 +41,17 @@ func (x *exchange) others(id engine.ID) bool {
 	return slices.ContainsFunc(x.untried(time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
 }
 
-// untried returns the engines of the model that have not failed this request.
+// untried returns the engines of the model that have not failed this request. The load of own engines is read now: the
+// view hears of it only with heartbeats.
 func (x *exchange) untried(now time.Time) []Candidate {
 	all := x.g.View.Candidates(x.request.Model, now)
-	return slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
+	all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
+	for i := range all {
+		if c := &all[i]; c.State == Own {
+			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
+		}
+	}
+	return all
 }
 
 // settle decides; while nothing can be chosen because all are full, it waits in the room.

@@ -24,7 +24,7 @@ func (x *exchange) probe(short []Candidate) {
 	for _, i := range set {
 		c := &short[i]
 		if c.State == Own {
-			c.Load, c.Known, c.Probed = x.g.Owner.load(c.ID.Name(), c.Load), true, true
+			c.Probed = true
 			continue
 		}
 		rtt := x.g.Peers.RTT(c.ID.Agent())

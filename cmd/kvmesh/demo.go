@@ -253,7 +253,7 @@ func startAgents(ctx context.Context, engines []string) (*agentSet, error) {
 }
 
 func demoAgent(ca *mesh.Authority, key []byte, name, engine string, others []*node.Node) (*node.Node, error) {
-	id, err := ca.Issue(name, 24*time.Hour)
+	id, err := ca.Issue(name, 30*24*time.Hour)
 	if err != nil {
 		return nil, err
 	}

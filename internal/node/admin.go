@@ -11,9 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/kvmesh/kvmesh/cachestate"
-	"github.com/kvmesh/kvmesh/forward"
 )
 
 //go:embed page

@@ -315,6 +315,12 @@ func (p peers) OpenProbe(ctx context.Context, agent string) (forward.Stream, err
 	return opened(p.Open(ctx, agent, mesh.KindProbe))
 }
 
+// RTT implements forward.Peers.
+func (p peers) RTT(agent string) time.Duration {
+	peer, _ := p.Peer(agent)
+	return peer.RTT
+}
+
 func opened(s *mesh.Stream, err error) (forward.Stream, error) {
 	if err != nil {
 		return nil, err

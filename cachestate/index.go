@@ -23,6 +23,7 @@ const maxSlots = 4096
 type Index struct {
 	geometry Geometry
 	tier     Tier
+	limit    int                   // of slots
 	table    atomic.Pointer[table] // replaced under mu
 
 	mu    sync.Mutex
@@ -39,7 +40,7 @@ type slot struct {
 
 // NewIndex returns an empty index. The geometry must be valid.
 func NewIndex(g Geometry, t Tier) *Index {
-	x := &Index{geometry: g, tier: t}
+	x := &Index{geometry: g, tier: t, limit: maxSlots}
 	x.table.Store(newTable(g, 1))
 	return x
 }
@@ -167,7 +168,7 @@ func (x *Index) slotLocked(id engine.ID) (int, bool) {
 		n = x.free[len(x.free)-1]
 		x.free = x.free[:len(x.free)-1]
 	} else {
-		if n == maxSlots {
+		if n == x.limit {
 			return 0, false
 		}
 		if n == t.stride*64 {

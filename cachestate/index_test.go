@@ -175,7 +175,8 @@ func TestSlotsStayWhenTheIndexGrows(t *testing.T) {
 func TestCrowdedIndexTakesNoMoreEngines(t *testing.T) {
 	g := Geometry{Bits: MinBits, Hashes: 1}
 	x := NewIndex(g, TierGPU)
-	for i := range maxSlots {
+	x.limit = 100
+	for i := range x.limit {
 		_, delta := published(engineName(i), 1, g)
 		x.Apply(&delta)
 	}
@@ -581,38 +582,53 @@ func TestReadersNeverWait(t *testing.T) {
 // meshOf returns an index of n engines with digests of 6,000 keys and a prompt of so many keys. As in LIBRARIES 3.3,
 // half of the engines hold the first four keys and eight a random depth.
 func meshOf(n, keys int) (*Index, []Key) {
-	g := DefaultGeometry()
-	x, prompt, r := NewIndex(g, TierGPU), randomKeys(1, keys), rand.New(rand.NewPCG(5, 6))
-	for i := range n {
-		held := randomKeys(uint64(i+10), 6000)
+	r := rand.New(rand.NewPCG(5, 6))
+	return meshWith(n, keys, func(i int) int {
 		switch {
 		case i%(n/8) == 0:
-			copy(held, prompt[:r.IntN(len(prompt))])
+			return r.IntN(keys)
 		case i%2 == 0:
-			copy(held, prompt[:4])
+			return 4
 		}
+		return 0
+	})
+}
+
+func meshWith(n, keys int, depth func(i int) int) (*Index, []Key) {
+	g := DefaultGeometry()
+	x, prompt := NewIndex(g, TierGPU), randomKeys(1, keys)
+	for i := range n {
+		held := randomKeys(uint64(i+10), 6000)
+		copy(held, prompt[:depth(i)])
 		_, delta := published(engineName(i), 1, g, held...)
 		x.Apply(&delta)
 	}
 	return x, prompt
 }
 
+func benchmarkOverlap(b *testing.B, x *Index, prompt []Key) {
+	out := x.Overlap(prompt, nil, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		out = x.Overlap(prompt, nil, out)
+	}
+}
+
 func BenchmarkOverlap(b *testing.B) {
 	for _, engines := range []int{64, 256, 1024} {
-		x, _ := meshOf(engines, 250)
 		for _, keys := range []int{60, 250, 1000} {
-			b.Run(fmt.Sprintf("engines=%d/keys=%d", engines, keys), func(b *testing.B) {
-				x, prompt := x, randomKeys(1, 250)
-				if keys != 250 {
-					x, prompt = meshOf(engines, keys)
-				}
-				out := x.Overlap(prompt, nil, nil)
-				b.ReportAllocs()
-				for b.Loop() {
-					out = x.Overlap(prompt, nil, out)
-				}
-			})
+			x, prompt := meshOf(engines, keys)
+			b.Run(fmt.Sprintf("engines=%d/keys=%d", engines, keys), func(b *testing.B) { benchmarkOverlap(b, x, prompt) })
 		}
+	}
+}
+
+// BenchmarkOverlapSpread is the worst case: every engine holds another depth of the prompt.
+func BenchmarkOverlapSpread(b *testing.B) {
+	for _, engines := range []int{64, 1024} {
+		r := rand.New(rand.NewPCG(5, 6))
+		x, prompt := meshWith(engines, 250, func(int) int { return r.IntN(250) })
+		b.Run(fmt.Sprintf("engines=%d/keys=250", engines), func(b *testing.B) { benchmarkOverlap(b, x, prompt) })
 	}
 }
 

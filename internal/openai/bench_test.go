@@ -113,3 +113,30 @@ func BenchmarkStreamEvent(b *testing.B) {
 		}
 	}
 }
+
+func TestHotPathsAllocateLittle(t *testing.T) {
+	body := chatBody(400_000, codeLine)
+	r, err := Parse(RouteChat, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewStream(RouteChat, 1<<20)
+	event := []byte(sse(`{"choices":[{"delta":{"content":"x"}}]}`))
+	tests := []struct {
+		name string
+		run  func()
+		most float64
+	}{
+		{"Parse", func() { _, _ = Parse(RouteChat, body) }, 16}, // the request, its model, a list that grows
+		{"Walk", func() {
+			for range r.Walk("m", 0) {
+			}
+		}, 4},
+		{"Feed", func() { _ = s.Feed(event, func(Event) bool { return true }) }, 0},
+	}
+	for _, tt := range tests {
+		if got := testing.AllocsPerRun(20, tt.run); got > tt.most {
+			t.Errorf("%s allocates %v times, want at most %v", tt.name, got, tt.most)
+		}
+	}
+}

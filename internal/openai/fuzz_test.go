@@ -78,7 +78,7 @@ func FuzzStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, route uint8, body, cuts []byte) {
 		rt := Route(route%uint8(RouteResponseByID) + 1)
 		whole, s1, err1 := events(rt, body, nil, len(body))
-		parts, s2, err2 := events(rt, body, append(cuts, 0), len(body))
+		parts, s2, err2 := events(rt, body, append(bytes.Clone(cuts), 0), len(body))
 		if diff := cmp.Diff(whole, parts); diff != "" || !errors.Is(err1, err2) {
 			t.Fatalf("%q in pieces %v (-whole +pieces): %v, %v\n%s", body, cuts, err1, err2, diff)
 		}

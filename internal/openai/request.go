@@ -72,7 +72,7 @@ func Parse(route Route, body []byte) (*Request, error) { return DefaultLimits().
 func (l Limits) Parse(route Route, body []byte) (*Request, error) {
 	r := &Request{Route: route, N: 1, Prompts: 1, Body: body}
 	if route.bodyless() {
-		r.Keyless = "no prompt"
+		r.Keyless = "no_prompt"
 		return r, nil
 	}
 	if err := l.parse(r); err != nil {

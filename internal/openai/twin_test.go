@@ -299,15 +299,19 @@ func (t *twin) options(options *node) {
 		return
 	}
 	tail := []string{"enable_thinking", "thinking", "reasoning_effort", "add_generation_prompt", "continue_final_message"}
+	head := &node{kind: '{', keys: options.keys, list: options.list}
+	if len(head.keys) > maxOptions {
+		head.keys, head.list = head.keys[:maxOptions], head.list[:maxOptions]
+	}
 	var keys []string
-	for _, k := range options.keys {
-		if !slices.Contains(tail, k) && !slices.Contains(keys, k) && len(keys) < maxOptions {
+	for _, k := range head.keys {
+		if !slices.Contains(tail, k) && !slices.Contains(keys, k) {
 			keys = append(keys, k)
 		}
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		if v := options.get(k); v != nil {
+		if v := head.get(k); v != nil {
 			t.pair(tagOption, k, tagOptionValue, v.json(",", ":"))
 		}
 	}

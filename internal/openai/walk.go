@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
@@ -351,7 +352,8 @@ type option struct {
 	value span
 }
 
-// maxOptions bounds what a request makes us sort; templates read a handful. Members after it are not hashed.
+// maxOptions bounds how many members of chat_template_kwargs are read; templates know a handful. Those after it are not
+// hashed.
 const maxOptions = 64
 
 // options emits the members of chat_template_kwargs that are not known to act at the tail, in the order of their names.
@@ -361,7 +363,8 @@ func (w *walker) options() {
 		return
 	}
 	var list []option
-	for c := w.d.in(v); len(list) < maxOptions; {
+	c := w.d.in(v)
+	for range maxOptions {
 		key, v, ok := c.member()
 		if !ok {
 			break
@@ -370,7 +373,7 @@ func (w *walker) options() {
 			list = setOption(list, option{string(appendUnescaped(nil, key)), v})
 		}
 	}
-	slices.SortFunc(list, func(a, b option) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
+	slices.SortFunc(list, func(a, b option) int { return strings.Compare(a.key, b.key) })
 	for _, o := range list {
 		if w.d.kind(o.value) != 0 {
 			w.word(tagOption, o.key)

@@ -27,7 +27,6 @@ func (n *Node) PeerUp(p mesh.Peer) {
 		n.view.PeerReplaced(p.Name)
 	}
 	n.view.PeerUp(p.Name, time.Now())
-	n.log.Info("peer up", "peer", p.Name, "addr", p.QUICAddr.String(), "restarted", replaced)
 	n.tasks.Go(func() { n.greet(p.Name) })
 }
 
@@ -47,7 +46,6 @@ func (n *Node) greet(peer string) {
 
 // PeerDown implements mesh.PeerHandler.
 func (n *Node) PeerDown(name, reason string) {
-	n.log.Info("peer down", "peer", name, "reason", reason)
 	n.view.PeerDown(name, fmt.Errorf("peer %s is down: %s", name, reason))
 }
 

@@ -121,7 +121,7 @@ func (n *Node) buildEngines() error {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
 			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, Geometry: cachestate.DefaultGeometry(),
-			Transport: n.config.PollEngines, Logger: n.log.With("component", "engineagent"), Registerer: n.registry,
+			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
 		})
 		if err != nil {
 			return fmt.Errorf("engine %s: %w", e.Name, err)
@@ -135,7 +135,7 @@ func (n *Node) buildEngines() error {
 func (n *Node) buildMesh() error {
 	c := n.config.Mesh
 	c.Peers, c.Streams, c.Messages, c.State = n, n, n, n
-	c.Logger, c.Registerer = n.log.With("component", "mesh"), n.registry
+	c.Logger, c.Registerer = n.config.Logger.With("component", "mesh"), n.registry
 	var err error
 	n.mesh, err = mesh.New(c)
 	return err
@@ -204,7 +204,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
 	select {
 	case <-ctx.Done():
-		n.drain()
+		n.drain(servers[0])
 	case <-run.Done():
 	}
 	err := n.stop(servers)
@@ -212,20 +212,23 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, g.Wait(), n.Close())
 }
 
-// drain makes this agent unready, tells the peers that its engines take nothing new, and waits for what runs.
-func (n *Node) drain() {
+// drain makes this agent unready, tells the peers that its engines take nothing new, takes no new connection, and waits
+// for what runs: requests of its own clients and of peers.
+func (n *Node) drain(ingress server) {
 	n.draining.Store(true)
 	for _, a := range n.agentsOf {
 		a.SetCordoned(true)
 	}
 	notify(n.stateChanged)
 	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
-	deadline := time.Now().Add(n.config.DrainTimeout)
-	for time.Now().Before(deadline) {
-		if active, _ := n.ingress.Active(); active == 0 && n.serving.Load() == 0 {
-			return
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
+	defer cancel()
+	err := ingress.Shutdown(ctx)
+	for n.serving.Load() > 0 && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil || n.serving.Load() > 0 {
+		n.log.Warn("drain deadline passed: streams are cut", "peer_streams", n.serving.Load())
 	}
 }
 

@@ -90,8 +90,9 @@ func (e *Engine) checkParams(s *callSpec) error {
 func (e *Engine) limit(prompt int, asked *int, fallback int) (int, error) {
 	left := e.cfg.MaxContext - prompt
 	if left < 1 || asked != nil && *asked > left {
-		return 0, badRequest(fmt.Sprintf("context of %d tokens cannot hold %d tokens of prompt and the answer asked for",
-			e.cfg.MaxContext, prompt), "max_tokens")
+		message := fmt.Sprintf("context of %d tokens cannot hold %d of prompt and the answer asked for",
+			e.cfg.MaxContext, prompt)
+		return 0, badRequest(message, "max_tokens")
 	}
 	switch {
 	case asked != nil:
@@ -119,6 +120,11 @@ func (e *Engine) newJob(c *call, prompt []Token, spec answerSpec) *job {
 // includeUsage reports whether a stream ends with usage.
 func (e *Engine) includeUsage(c *call) bool {
 	return e.cfg.ForceIncludeUsage || c.StreamOptions != nil && c.StreamOptions.IncludeUsage
+}
+
+// continuousUsage reports whether every chunk has usage.
+func (c *call) continuousUsage() bool {
+	return c.StreamOptions != nil && c.StreamOptions.ContinuousUsageStats
 }
 
 // usage is OpenAI's usage object.

@@ -1,8 +1,10 @@
 package simengine
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
+	"slices"
 )
 
 // chat answers POST /v1/chat/completions.
@@ -66,9 +68,12 @@ func (e *Engine) thinks(c *conversation) bool {
 type chatFormat struct {
 	e *Engine
 	c *call
+	// plain is the chunk of an ordinary token before and after its text: most of what an engine writes differs in
+	// nothing else, and making it anew each time costs as much as sending it.
+	plain [2][]byte
 }
 
-// raw fields are nil where the engine leaves a key out, and "null" where it says null.
+// null is the value of raw fields where the engine says null; they are nil where it leaves the key out.
 var null = json.RawMessage("null")
 
 type chatChunk struct {
@@ -110,16 +115,44 @@ func (f *chatFormat) token(s *sse, choice, i int) {
 	}
 	text, thought := f.e.visible(f.c, j, i)
 	last := i+1 == len(j.answer())
-	if text == "" && thought == "" && !last && !f.c.wantOutput {
+	switch {
+	case text == "" && thought == "" && !last && !f.c.wantOutput:
+		return
+	case f.ordinary(thought, last):
+		s.plain(f.plain, text)
 		return
 	}
+	f.special(s, choice, i)
+}
+
+// ordinary reports whether a token's chunk is the plain one, and prepares that. Calls with several choices have none.
+func (f *chatFormat) ordinary(thought string, last bool) bool {
+	if thought != "" || last || len(f.c.jobs) > 1 || f.c.wantOutput || f.c.continuousUsage() {
+		return false
+	}
+	if f.plain[0] == nil {
+		const mark = "TEXT"
+		k := f.chunk()
+		k.Choices = []chunkChoice{{Delta: delta{Content: new(mark)}, Logprobs: null, TokenIDs: f.c.ids(false, nil)}}
+		before, after, _ := bytes.Cut(marshal(nil, k), []byte(`{"content":"`+mark+`"`))
+		f.plain[0] = slices.Concat([]byte("data: "), before, []byte(`{"content":`))
+		f.plain[1] = append(after, "\n\n"...)
+	}
+	return true
+}
+
+// special writes a chunk that is not the plain one.
+func (f *chatFormat) special(s *sse, choice, i int) {
+	j := f.c.jobs[choice]
+	text, thought := f.e.visible(f.c, j, i)
+	last := i+1 == len(j.answer())
 	ch := chunkChoice{Index: choice, Logprobs: null, Delta: f.delta(text, thought, last), TokenIDs: f.outputIDs(j, i)}
 	k := f.chunk()
 	if last {
 		f.finish(&ch, &k, j)
 	}
 	k.Choices = []chunkChoice{ch}
-	if o := f.c.StreamOptions; o != nil && o.ContinuousUsageStats {
+	if f.c.continuousUsage() {
 		k.Usage = f.e.usage(f.c)
 	}
 	s.data(k)
@@ -229,7 +262,8 @@ type answerMessage struct {
 
 func (f *chatFormat) whole() any {
 	out := chatCompletion{
-		ID: "chatcmpl-" + f.c.id, Object: "chat.completion", Created: f.c.created, Model: f.c.Model, Usage: f.e.usage(f.c),
+		ID: "chatcmpl-" + f.c.id, Object: "chat.completion", Created: f.c.created, Model: f.c.Model,
+		Usage: f.e.usage(f.c),
 	}
 	if f.e.cfg.Kind == KindVLLM {
 		out.PromptTokenIDs = f.promptIDs(f.c.jobs[0])
@@ -248,7 +282,8 @@ func (f *chatFormat) choice(i int, j *job) chatChoice {
 	if thought != "" {
 		reasoning = marshal(nil, thought)
 	}
-	ch := chatChoice{Index: i, Logprobs: null, FinishReason: j.finishReason(), TokenIDs: f.c.ids(f.c.wantOutput, j.answer())}
+	ch := chatChoice{Index: i, Logprobs: null, FinishReason: j.finishReason()}
+	ch.TokenIDs = f.c.ids(f.c.wantOutput, j.answer())
 	if f.e.cfg.Kind == KindVLLM {
 		m.Reasoning, m.ToolCalls, ch.StopReason = reasoning, json.RawMessage("[]"), null
 	} else {

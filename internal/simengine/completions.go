@@ -68,7 +68,8 @@ func (f *completionFormat) open(*sse) {}
 func (f *completionFormat) token(s *sse, choice, i int) {
 	j := f.c.jobs[choice]
 	text, _ := f.e.visible(f.c, j, i)
-	ch := completionChoice{Index: choice, Text: text, Logprobs: null, TokenIDs: f.c.ids(f.c.wantOutput, j.answer()[i:i+1])}
+	ch := completionChoice{Index: choice, Text: text, Logprobs: null}
+	ch.TokenIDs = f.c.ids(f.c.wantOutput, j.answer()[i:i+1])
 	if i == 0 {
 		ch.Text = f.echo(j) + text
 		ch.PromptTokenIDs = f.c.ids(f.c.wantPrompt, j.seq.tokens[:j.prompt])
@@ -81,7 +82,7 @@ func (f *completionFormat) token(s *sse, choice, i int) {
 		}
 	}
 	k.Choices = []completionChoice{ch}
-	if o := f.c.StreamOptions; o != nil && o.ContinuousUsageStats {
+	if f.c.continuousUsage() {
 		k.Usage = f.e.usage(f.c)
 	}
 	s.data(k)

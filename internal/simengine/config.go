@@ -171,7 +171,8 @@ func DefaultConfig() Config {
 
 // Validate reports everything that is wrong with c.
 func (c *Config) Validate() error {
-	return errors.Join(c.validateModel(), c.validateLimits(), c.validateGroups(), c.KVEvents.validate(), c.Faults.validate())
+	return errors.Join(c.validateModel(), c.validateLimits(), c.validateGroups(), c.KVEvents.validate(),
+		c.Faults.validate())
 }
 
 func (c *Config) validateModel() error {

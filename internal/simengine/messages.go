@@ -202,7 +202,8 @@ func (f *messagesFormat) close(s *sse) {
 	f.leave(s)
 	m := f.message()
 	f.send(s, anthropicEvent{
-		Type: "message_delta", Delta: map[string]any{"stop_reason": f.stopReason(), "stop_sequence": nil}, Usage: &m.Usage,
+		Type: "message_delta", Usage: &m.Usage,
+		Delta: map[string]any{"stop_reason": f.stopReason(), "stop_sequence": nil},
 	})
 	f.send(s, anthropicEvent{Type: "message_stop"})
 	if f.e.cfg.Kind == KindVLLM {

@@ -55,7 +55,7 @@ func (e *Engine) firstTokens(x *exposition, name string, s *Stats) {
 // sglangMetrics answers SGLang's GET /metrics.
 func (e *Engine) sglangMetrics(w http.ResponseWriter, _ *http.Request) {
 	s := e.Stats()
-	x := exposition{labels: fmt.Sprintf("engine_type=%q,model_name=%q,pp_rank=%q,tp_rank=%q", "unified", e.cfg.Model, "0", "0")}
+	x := exposition{labels: fmt.Sprintf(`engine_type="unified",model_name=%q,pp_rank="0",tp_rank="0"`, e.cfg.Model)}
 	x.metric("gauge", "sglang:num_running_reqs", s.Running)
 	x.metric("gauge", "sglang:num_queue_reqs", s.Waiting)
 	x.metric("gauge", "sglang:token_usage", s.usageShare())
@@ -76,7 +76,7 @@ func (e *Engine) sglangMetrics(w http.ResponseWriter, _ *http.Request) {
 // trtllmMetrics answers TensorRT-LLM's GET /prometheus/metrics.
 func (e *Engine) trtllmMetrics(w http.ResponseWriter, _ *http.Request) {
 	s := e.Stats()
-	x := exposition{labels: fmt.Sprintf("engine_type=%q,model_name=%q", "trtllm", e.cfg.Model)}
+	x := exposition{labels: fmt.Sprintf(`engine_type="trtllm",model_name=%q`, e.cfg.Model)}
 	x.metric("gauge", "trtllm_num_requests_running", s.Running)
 	x.metric("gauge", "trtllm_num_requests_waiting", s.Waiting)
 	x.metric("gauge", "trtllm_kv_cache_utilization", s.usageShare())

@@ -145,7 +145,10 @@ func (r *chatRequest) conversation(kind string) (*conversation, error) {
 	}
 	c := &conversation{continueFinal: r.ContinueFinalMessage, effort: r.ReasoningEffort}
 	c.noGeneration = r.AddGenerationPrompt != nil && !*r.AddGenerationPrompt
-	c.noThinking = r.TemplateKwargs.EnableThinking != nil && !*r.TemplateKwargs.EnableThinking || r.ReasoningEffort == "none"
+	c.noThinking = r.ReasoningEffort == "none"
+	if on := r.TemplateKwargs.EnableThinking; on != nil {
+		c.noThinking = !*on
+	}
 	if r.TemplateKwargs.Effort != "" {
 		c.effort = r.TemplateKwargs.Effort
 	}

@@ -78,7 +78,8 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		reset(w)
 	case f.Hang:
 		e.countFault()
-		io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes)) // or the end of the connection is not seen
+		// net/http sees the connection end only once the body is read.
+		io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes))
 		<-r.Context().Done()
 	case f.Unavailable:
 		e.countFault()

@@ -117,7 +117,8 @@ func (s *scheduler) startPrefill() {
 		s.stats.admitted(j, cached)
 	}
 	j.state, s.prefill = jobPrefilling, j
-	s.timer = time.AfterFunc(s.scale(prefillTime(s.cfg.PrefillRate, n, n-cached, len(s.decoding))), func() { s.prefilled(j) })
+	took := s.scale(prefillTime(s.cfg.PrefillRate, n, n-cached, len(s.decoding)))
+	s.timer = time.AfterFunc(took, func() { s.prefilled(j) })
 }
 
 // prefillTime is the time to compute the last fresh tokens of a context.

@@ -2,7 +2,9 @@ package simengine
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -313,6 +315,37 @@ func TestHangAfterHeaders(t *testing.T) {
 		start := time.Now()
 		if got := readEvents(t, resp.Body); len(got) != 0 || time.Since(start) != time.Hour {
 			t.Errorf("%d events in %v, want none for ever", len(got), time.Since(start))
+		}
+	})
+}
+
+func TestNothingIsHeldAfterRandomAborts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(c *Config) { c.CapacityTokens, c.MaxRunning = 16_000, 16 })
+		rng := rand.New(rand.NewPCG(1, 1))
+		var wg sync.WaitGroup
+		for range 300 {
+			patience, size := time.Duration(rng.IntN(5000))*time.Millisecond, 40+rng.IntN(8000)
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				body := strings.NewReader(chat(size, `,"stream":true`))
+				req, _ := http.NewRequestWithContext(ctx, "POST", "http://engine/v1/chat/completions", body)
+				if resp, err := r.client.Do(req); err == nil {
+					readEvents(t, resp.Body)
+					resp.Body.Close()
+				}
+			})
+			time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+		}
+		wg.Wait()
+		synctest.Wait()
+		s := r.Stats()
+		if s.UsedBlocks != 0 || s.Running != 0 || s.Waiting != 0 || s.Finished != s.Sequences {
+			t.Errorf("%+v, want nothing held", s)
+		}
+		if s.Aborted == 0 || s.Aborted == s.Sequences {
+			t.Errorf("%d of %d aborted, want some", s.Aborted, s.Sequences)
 		}
 	})
 }

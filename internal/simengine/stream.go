@@ -132,6 +132,12 @@ func (s *sse) event(name string, v any) {
 	s.write(append(s.buf, "\n\n"...))
 }
 
+// plain writes an event made of prepared bytes around a text.
+func (s *sse) plain(around [2][]byte, text string) {
+	s.buf = marshal(append(s.buf[:0], around[0]...), text)
+	s.write(append(s.buf, around[1]...))
+}
+
 // done writes the mark that ends OpenAI's streams.
 func (s *sse) done() { s.write([]byte("data: [DONE]\n\n")) }
 

@@ -145,7 +145,8 @@ func writeTurns(b *strings.Builder, turns []turn, keep func(i int) bool) {
 		}
 		b.WriteString(t.text)
 		for _, call := range t.calls {
-			fmt.Fprintf(b, "%s{\"id\": %q, \"name\": %q, \"arguments\": %s}", tokenToolCall, call.id, call.name, call.arguments)
+			fmt.Fprintf(b, "%s{\"id\": %q, \"name\": %q, ", tokenToolCall, call.id, call.name)
+			b.WriteString("\"arguments\": " + call.arguments + "}")
 		}
 		b.WriteString(tokenEnd + "\n")
 	}
@@ -157,7 +158,8 @@ func writeTools(b *strings.Builder, tools []tool) {
 	}
 	b.WriteString(tokenTools)
 	for _, t := range tools {
-		fmt.Fprintf(b, "\n{\"name\": %q, \"description\": %q, \"parameters\": %s}", t.name, t.description, compact(t.parameters))
+		fmt.Fprintf(b, "\n{\"name\": %q, \"description\": %q, ", t.name, t.description)
+		b.WriteString("\"parameters\": " + compact(t.parameters) + "}")
 	}
 	b.WriteString(tokenToolsEnd + "\n")
 }

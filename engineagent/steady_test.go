@@ -173,6 +173,10 @@ func TestMirrorTakesTheEnginesSize(t *testing.T) {
 	if a.cache.blockTokens != 64 {
 		t.Error("the mirror was replaced in mid-life")
 	}
+	a.noteReading(&reading{capacityTokens: 1000}, engine.KindVLLM, bookings{})
+	if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1}); b.Overlap() > 1000 {
+		t.Errorf("overlap %d in a cache of 1000 tokens", b.Overlap())
+	}
 }
 
 func TestSpeedIsNotLearnedFromAPromptThatHadToQueue(t *testing.T) {

@@ -176,7 +176,7 @@ func (g *generator) request(route Route) string {
 }
 
 func TestRandomBodiesWalkAsTheTwin(t *testing.T) {
-	const seed, bodies = 7, 1000
+	const seed, bodies = 7, 500
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
 	accepted := 0
 	for i := range bodies {

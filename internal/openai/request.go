@@ -33,6 +33,7 @@ func RefusedFields() []string {
 		"priority",                             // jumps the queue
 		"data_parallel_rank", "routed_dp_rank", // defeat routing
 		"custom_logit_processor", "chat_template", // run code
+		"chat_template_kwargs.chat_template", "chat_template_kwargs.tokenize", // the same by another door
 		"vllm_xargs.kv_cache_report_mode", // breaks reference counts of blocks
 		"lora_path",                       // loads what the client names
 		"request_id", "rid",               // name another's request
@@ -231,7 +232,7 @@ func (r *Request) keyless() string {
 	switch {
 	case r.Route == RouteCountTokens:
 		return "count_tokens"
-	case r.Route >= RouteEmbeddings:
+	case !r.hasPrompt():
 		return "pooling"
 	case m[nTruncatePromptTokens].ok(), m[nTruncationSide].ok(), m[nTruncation].ok() && !d.is(m[nTruncation], "disabled"):
 		return "truncation"

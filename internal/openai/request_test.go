@@ -121,7 +121,7 @@ func TestEveryRefusedFieldIsRefusedUnlessAllowed(t *testing.T) {
 		a, _ := walked(r, "m", 0)
 		b, _ := walked(plain, "m", 0)
 		hashed := !cmp.Equal(a, b, cmp.AllowUnexported(piece{}))
-		if want := field == "chat_template" || field == "lora_path"; hashed != want {
+		if want := strings.HasPrefix(field, "chat_template") || field == "lora_path"; hashed != want {
 			t.Errorf("%s is hashed: %v, want %v", field, hashed, want)
 		}
 		null := []byte(body(`{"` + top + `":null,‹M›,‹U›}`))
@@ -193,6 +193,15 @@ func TestRequestIsReadForRouting(t *testing.T) {
 				t.Errorf("%s has no keys but walks", tt.body)
 			}
 			break
+		}
+	}
+}
+
+func TestRouteWithoutPromptHasNoKeys(t *testing.T) {
+	for route := range RouteResponseByID + 3 {
+		r, err := Parse(route, []byte(`{"model":"m"}`))
+		if err == nil && r.Keyless == "" {
+			t.Errorf("route %d has keys without a prompt", route)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package cachestate
 
 import (
 	"iter"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -28,14 +27,14 @@ type Index struct {
 
 	mu    sync.Mutex
 	slots []slot
-	free  []int // slots to use again. Invariant: they are not live, and their columns are dirty
+	free  []int // slots to use again. Invariant: they are not live. Their columns are not cleared yet
 }
 
 // slot is what the writer knows of one column.
 type slot struct {
 	id      engine.ID // "" when free
 	version Version
-	ones    int // set bits of the column
+	ones    int // set bits of the column, also while the slot is free
 }
 
 // NewIndex returns an empty index. The geometry must be valid.
@@ -115,25 +114,27 @@ func (x *Index) flipLocked(n int, d *Delta) Outcome {
 	return Applied
 }
 
-// replaceLocked takes a whole digest in.
+// replaceLocked takes a whole digest in. An empty column, as joining finds it, needs only the set bits written.
 func (x *Index) replaceLocked(n int, d *Delta) Outcome {
-	sum, ones := uint64(0), 0
-	for i, w := range d.Words {
-		ones += bits.OnesCount64(w)
-		for ; w != 0; w &= w - 1 {
-			sum += mixLocation(uint32(i*64 + bits.TrailingZeros64(w)))
-		}
+	sum, list := uint64(0), setBits(d.Words)
+	for _, at := range list {
+		sum += mixLocation(at)
 	}
 	if sum != d.Checksum {
 		return Corrupt
 	}
 	c := x.table.Load().column(n)
-	for at := range x.geometry.Bits {
-		if on := d.Words[at/64]>>(at%64)&1 == 1; on != c.get(at) {
-			c.put(at, on)
+	if x.slots[n].ones > 0 {
+		for at := range x.geometry.Bits {
+			if d.Words[at/64]>>(at%64)&1 == 0 && c.get(at) {
+				c.put(at, false)
+			}
 		}
 	}
-	x.reachLocked(n, d.Version(), ones)
+	for _, at := range list {
+		c.put(at, true)
+	}
+	x.reachLocked(n, d.Version(), len(list))
 	return Applied
 }
 
@@ -148,10 +149,12 @@ func (x *Index) fillLocked(n int) float64 { return float64(x.slots[n].ones) / fl
 
 // emptyLocked clears a slot's column. Readers may see it half cleared.
 func (x *Index) emptyLocked(n int) {
-	c := x.table.Load().column(n)
-	for at := range x.geometry.Bits {
-		if c.get(at) {
-			c.put(at, false)
+	if x.slots[n].ones > 0 {
+		c := x.table.Load().column(n)
+		for at := range x.geometry.Bits {
+			if c.get(at) {
+				c.put(at, false)
+			}
 		}
 	}
 	x.reachLocked(n, Version{}, 0)
@@ -193,7 +196,7 @@ func (x *Index) Remove(id engine.ID) {
 	}
 	t.setLive(n, false)
 	x.table.Store(t.withRoster(t.roster.with(n, "")))
-	x.slots[n] = slot{}
+	x.slots[n] = slot{ones: x.slots[n].ones}
 	x.free = append(x.free, n)
 }
 

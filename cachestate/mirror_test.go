@@ -387,11 +387,14 @@ func TestMirrorAgreesWithPlainMirror(t *testing.T) {
 		})
 		twin := &plainMirror{capacity: 300, block: int64(block)}
 		var leases []*Lease
-		pick := func(t *rapid.T) int {
-			if len(leases) == 0 {
-				t.Skip("no lease")
+		// with makes an action of f on one of the last leases, when there is any.
+		with := func(f func(t *rapid.T, l *Lease, twinned *plainLease)) func(*rapid.T) {
+			return func(t *rapid.T) {
+				if n := len(leases); n > 0 {
+					i := rapid.IntRange(max(0, n-6), n-1).Draw(t, "lease")
+					f(t, leases[i], twin.leases[i])
+				}
 			}
-			return rapid.IntRange(max(0, len(leases)-6), len(leases)-1).Draw(t, "lease")
 		}
 		actions := map[string]func(*rapid.T){
 			"start": func(t *rapid.T) {
@@ -399,28 +402,26 @@ func TestMirrorAgreesWithPlainMirror(t *testing.T) {
 				leases = append(leases, m.Start(p, 4))
 				twin.start(p)
 			},
-			"prefilled": func(t *rapid.T) {
-				i := pick(t)
-				leases[i].Prefilled()
-				twin.prefill(twin.leases[i])
-			},
-			"generated": func(t *rapid.T) {
-				i, n := pick(t), rapid.IntRange(0, 50).Draw(t, "tokens")
-				if twin.leases[i].prefilled && !twin.leases[i].closed {
-					leases[i].Generated(n)
-					twin.generated(twin.leases[i], int64(n))
+			"prefilled": with(func(_ *rapid.T, l *Lease, twinned *plainLease) {
+				l.Prefilled()
+				twin.prefill(twinned)
+			}),
+			"generated": with(func(t *rapid.T, l *Lease, twinned *plainLease) {
+				n := rapid.IntRange(0, 50).Draw(t, "tokens")
+				if twinned.prefilled && !twinned.closed {
+					l.Generated(n)
+					twin.generated(twinned, int64(n))
 				}
-			},
-			"finish": func(t *rapid.T) {
-				i, n := pick(t), rapid.IntRange(0, 50).Draw(t, "output")
-				leases[i].Finish(0, n)
-				twin.finish(twin.leases[i], int64(n))
-			},
-			"abandon": func(t *rapid.T) {
-				i := pick(t)
-				leases[i].Abandon()
-				twin.abandon(twin.leases[i])
-			},
+			}),
+			"finish": with(func(t *rapid.T, l *Lease, twinned *plainLease) {
+				n := rapid.IntRange(0, 50).Draw(t, "output")
+				l.Finish(0, n)
+				twin.finish(twinned, int64(n))
+			}),
+			"abandon": with(func(_ *rapid.T, l *Lease, twinned *plainLease) {
+				l.Abandon()
+				twin.abandon(twinned)
+			}),
 			"capacity": func(t *rapid.T) {
 				twin.capacity = rapid.Int64Range(100, 400).Draw(t, "capacity")
 				m.SetCapacity(twin.capacity)

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -159,9 +160,7 @@ func (a *answer) writeHeadLocked(h *head) {
 		h = &head{Status: http.StatusBadGateway}
 	}
 	out := a.w.Header()
-	for k, v := range h.Header {
-		out[k] = v
-	}
+	maps.Copy(out, h.Header)
 	if a.explain != nil {
 		a.explain(out)
 	}

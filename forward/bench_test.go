@@ -116,7 +116,7 @@ func BenchmarkHopFrames(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := parseCall(appendCall(nil, c), 1<<20); err != nil {
+		if _, err := parseCall(appendCall(c), 1<<20); err != nil {
 			b.Fatal(err)
 		}
 	}

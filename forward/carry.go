@@ -263,7 +263,7 @@ func (x *exchange) lookUp(route openai.Route) {
 	x.ctx, x.request = ctx, &openai.Request{Route: route}
 	x.answer = newAnswer(x.w, route, false)
 	defer x.answer.close()
-	var err error = errNoEngine
+	err := errNoEngine
 	engines := x.reachable()
 	for i := range engines {
 		last := i == len(engines)-1

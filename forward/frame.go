@@ -115,8 +115,8 @@ type call struct {
 	BodySize      int
 }
 
-func appendCall(b []byte, c *call) []byte {
-	b = engine.AppendString(b, c.Engine)
+func appendCall(c *call) []byte {
+	b := engine.AppendString(nil, c.Engine)
 	b = binary.AppendUvarint(b, uint64(c.Generation))
 	b = engine.AppendString(b, c.ID)
 	b = engine.AppendString(b, c.Method)
@@ -213,8 +213,8 @@ type head struct {
 	Header http.Header
 }
 
-func appendHead(b []byte, h *head) []byte {
-	return appendHeader(binary.AppendUvarint(b, uint64(h.Status)), h.Header)
+func appendHead(h *head) []byte {
+	return appendHeader(binary.AppendUvarint(nil, uint64(h.Status)), h.Header)
 }
 
 func parseHead(b []byte) (*head, error) {
@@ -233,8 +233,8 @@ type verdict struct {
 	Load   engine.Load
 }
 
-func appendVerdict(b []byte, v verdict) []byte {
-	return engine.AppendLoad(engine.AppendString(b, v.Reason), v.Load)
+func appendVerdict(v verdict) []byte {
+	return engine.AppendLoad(engine.AppendString(nil, v.Reason), v.Load)
 }
 
 func parseVerdict(b []byte) (verdict, error) {
@@ -255,8 +255,8 @@ type ending struct {
 	Load     engine.Load
 }
 
-func appendEnding(b []byte, e ending) []byte {
-	b = append(b, flag(e.HasUsage)|flag(e.Usage.HasCached)<<1)
+func appendEnding(e ending) []byte {
+	b := []byte{flag(e.HasUsage) | flag(e.Usage.HasCached)<<1}
 	b = binary.AppendUvarint(b, uint64(e.Usage.PromptTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CompletionTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CachedTokens))

@@ -33,7 +33,7 @@ func TestCallSurvivesTheWire(t *testing.T) {
 	for _, queued := range []float64{0.25, 0, -1} {
 		want := exampleCall()
 		want.QueuedAtProbe = queued
-		got, err := parseCall(append(appendCall(nil, want), "later fields"...), 1<<20)
+		got, err := parseCall(append(appendCall(want), "later fields"...), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,15 +46,15 @@ func TestCallSurvivesTheWire(t *testing.T) {
 func TestOtherPayloadsSurviveTheWire(t *testing.T) {
 	load := engine.Load{Seq: 9, QueuedSeconds: 1.5, InFlight: 3, Waiting: 1, KVUsage: 0.5, PrefillRate: 16000, BytesPerToken: 4.125}
 	h := &head{Status: 429, Header: http.Header{"Retry-After": {"1"}}}
-	if got, err := parseHead(appendHead(nil, h)); err != nil || cmp.Diff(h, got) != "" {
+	if got, err := parseHead(appendHead(h)); err != nil || cmp.Diff(h, got) != "" {
 		t.Errorf("head: %v %v", got, err)
 	}
 	v := verdict{Reason: "full", Load: load}
-	if got, err := parseVerdict(appendVerdict(nil, v)); err != nil || got != v {
+	if got, err := parseVerdict(appendVerdict(v)); err != nil || got != v {
 		t.Errorf("verdict: %+v %v, want %+v", got, err, v)
 	}
 	e := ending{Usage: openai.Usage{PromptTokens: 5, CompletionTokens: 6, CachedTokens: 4, HasCached: true}, HasUsage: true, Load: load}
-	if got, err := parseEnding(appendEnding(nil, e)); err != nil || got != e {
+	if got, err := parseEnding(appendEnding(e)); err != nil || got != e {
 		t.Errorf("ending: %+v %v, want %+v", got, err, e)
 	}
 	r := Report{Period: 500 * time.Millisecond, Loads: []EngineLoad{{"a", load}, {"b", engine.Load{}}}}
@@ -64,7 +64,7 @@ func TestOtherPayloadsSurviveTheWire(t *testing.T) {
 }
 
 func TestBodyAboveTheLimitIsRefusedBeforeItIsRead(t *testing.T) {
-	if _, err := parseCall(appendCall(nil, exampleCall()), 4095); err == nil {
+	if _, err := parseCall(appendCall(exampleCall()), 4095); err == nil {
 		t.Error("a body of 4,096 bytes passed a limit of 4,095")
 	}
 }
@@ -102,10 +102,10 @@ func TestHugeFrameIsRefusedBeforeItIsAllocated(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	var buf bytes.Buffer
 	w := newFrameWriter(&buf)
-	_ = w.write(frameRequest, appendCall(nil, exampleCall()))
-	_ = w.write(frameHead, appendHead(nil, &head{Status: 200, Header: http.Header{"A": {"b"}}}))
-	_ = w.write(frameBounce, appendVerdict(nil, verdict{Reason: "full"}))
-	_ = w.write(frameEnd, appendEnding(nil, ending{}))
+	_ = w.write(frameRequest, appendCall(exampleCall()))
+	_ = w.write(frameHead, appendHead(&head{Status: 200, Header: http.Header{"A": {"b"}}}))
+	_ = w.write(frameBounce, appendVerdict(verdict{Reason: "full"}))
+	_ = w.write(frameEnd, appendEnding(ending{}))
 	_ = w.flush()
 	f.Add(buf.Bytes())
 	f.Add(AppendReport(nil, Report{Period: time.Second, Loads: []EngineLoad{{"a", engine.Load{}}}}))

@@ -93,7 +93,7 @@ func TestRequestWithoutContentGetsAnotherEngine(t *testing.T) {
 	for name, broken := range ways {
 		t.Run(name, func(t *testing.T) {
 			mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
-				for range 8 { // until chance has chosen the broken one first
+				for range 60 { // until chance has chosen the broken one first
 					a.engine = broken
 					m.tell()
 					w := a.post(t.Context(), chatBody)
@@ -166,7 +166,7 @@ func TestPlainAnswerThatBreaksIsCut(t *testing.T) {
 			panic("reset")
 		})
 		defer func() {
-			if p := recover(); p != http.ErrAbortHandler {
+			if p, _ := recover().(error); !errors.Is(p, http.ErrAbortHandler) {
 				t.Errorf("got %v, want the connection to be cut", p)
 			}
 		}()
@@ -177,7 +177,7 @@ func TestPlainAnswerThatBreaksIsCut(t *testing.T) {
 func TestMutePeerIsPassedOverAndNoted(t *testing.T) {
 	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
 		b.mute = true
-		for range 20 {
+		for range 60 {
 			m.tell()
 			start := time.Now()
 			w := a.post(t.Context(), chatBody)
@@ -318,12 +318,18 @@ func TestBadRequestsAreRefusedBeforeAnyEngineSeesThem(t *testing.T) {
 			{"unknown model", "POST", "/v1/chat/completions", strings.Replace(chatBody, `"m"`, `"nope"`, 1), 404, nil},
 			{"empty messages", "POST", "/v1/chat/completions", `{"model":"m","messages":[]}`, 400, nil},
 			{"body over the limit", "POST", "/v1/chat/completions", strings.Repeat(" ", 1001), 413, nil},
-			{"body over the limit without length", "POST", "/v1/chat/completions", strings.Repeat(" ", 1001), 413,
-				func(r *http.Request) { r.ContentLength = -1 }},
-			{"truncated body", "POST", "/v1/chat/completions", `{"mod`, 400,
-				func(r *http.Request) { r.Body = io.NopCloser(io.MultiReader(r.Body, brokenReader{})) }},
-			{"header over the limit", "POST", "/v1/chat/completions", chatBody, 431,
-				func(r *http.Request) { r.Header.Set("X-Long", strings.Repeat("x", maxHeaderBytes)) }},
+			{
+				"body over the limit without length", "POST", "/v1/chat/completions", strings.Repeat(" ", 1001), 413,
+				func(r *http.Request) { r.ContentLength = -1 },
+			},
+			{
+				"truncated body", "POST", "/v1/chat/completions", `{"mod`, 400,
+				func(r *http.Request) { r.Body = io.NopCloser(io.MultiReader(r.Body, brokenReader{})) },
+			},
+			{
+				"header over the limit", "POST", "/v1/chat/completions", chatBody, 431,
+				func(r *http.Request) { r.Header.Set("X-Long", strings.Repeat("x", maxHeaderBytes)) },
+			},
 			{"route not allowed", "POST", "/v1/load_lora_adapter", `{}`, 404, nil},
 			{"engine's admin route", "POST", "/reset_prefix_cache", ``, 404, nil},
 			{"method not allowed", "DELETE", "/v1/models", ``, 405, nil},

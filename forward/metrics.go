@@ -55,10 +55,14 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 			"Worry above a millisecond.", prometheus.ExponentialBuckets(0.00001, 2, 14))),
 		overlap: f.NewHistogram(histogram("overlap_tokens", "Estimated overlap with the chosen engine.",
 			prometheus.ExponentialBuckets(64, 2, 13))),
-		promptTok: f.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "prompt_tokens_total",
-			Help: "Prompt tokens of requests whose engine reported cached tokens."}),
-		cachedTok: f.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "cached_tokens_total",
-			Help: "Prompt tokens served from cache, as engines report. Its share of prompt_tokens_total is the hit rate."}),
+		promptTok: f.NewCounter(prometheus.CounterOpts{
+			Namespace: ns, Subsystem: sub, Name: "prompt_tokens_total",
+			Help: "Prompt tokens of requests whose engine reported cached tokens.",
+		}),
+		cachedTok: f.NewCounter(prometheus.CounterOpts{
+			Namespace: ns, Subsystem: sub, Name: "cached_tokens_total",
+			Help: "Prompt tokens served from cache, as engines report. Its share of prompt_tokens_total is the hit rate.",
+		}),
 		inFlight:  f.NewGauge(gauge("in_flight_requests", "Requests taken in by this agent and not ended yet.")),
 		bodyBytes: f.NewGauge(gauge("body_bytes", "Bytes of request bodies held. Worry near the byte budget.")),
 	}

@@ -103,7 +103,7 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 
 // request sends the REQUEST frame and, when it is small, the body at once.
 func (h *hop) request(c *call, body []byte) error {
-	if err := h.out.write(frameRequest, appendCall(nil, c)); err != nil {
+	if err := h.out.write(frameRequest, appendCall(c)); err != nil {
 		return err
 	}
 	if len(body) <= earlyBody {

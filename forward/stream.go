@@ -74,7 +74,6 @@ func readBody(frames *frameReader, size int) ([]byte, error) {
 // frameSink is the receiver that sends an answer to a peer.
 type frameSink struct {
 	frames *frameWriter
-	buf    []byte
 }
 
 func (k *frameSink) send(t frameType, payload []byte) error {
@@ -85,11 +84,11 @@ func (k *frameSink) send(t frameType, payload []byte) error {
 }
 
 func (k *frameSink) accepted(l engine.Load) error {
-	return k.send(frameAccept, appendVerdict(nil, verdict{Load: l}))
+	return k.send(frameAccept, appendVerdict(verdict{Load: l}))
 }
 
 // head is not flushed: it goes out with the first bytes of the answer, which the ingress waits for anyway.
-func (k *frameSink) head(h *head) error { return k.frames.write(frameHead, appendHead(nil, h)) }
+func (k *frameSink) head(h *head) error { return k.frames.write(frameHead, appendHead(h)) }
 
 func (k *frameSink) data(b []byte, content bool) error {
 	t := frameData
@@ -114,11 +113,11 @@ func (k *frameSink) finish(s Stream, end ending, err error) error {
 		s.Cancel(codeCanceled)
 		return err
 	case err == nil:
-		err = k.send(frameEnd, appendEnding(nil, end))
+		err = k.send(frameEnd, appendEnding(end))
 	case errors.As(err, &refused):
-		err = k.send(frameBounce, appendVerdict(nil, refused.verdict))
+		err = k.send(frameBounce, appendVerdict(refused.verdict))
 	case errors.As(err, &failed):
-		err = errors.Join(err, k.send(frameFail, appendVerdict(nil, verdict{Reason: failed.Reason})))
+		err = errors.Join(err, k.send(frameFail, appendVerdict(verdict{Reason: failed.Reason})))
 	default: // the stream itself failed
 		s.Cancel(codeCanceled)
 		return err

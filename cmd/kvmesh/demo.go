@@ -204,7 +204,7 @@ func startEngines(ctx context.Context) (*engineSet, error) {
 		if err != nil {
 			return nil, errors.Join(err, s.stop())
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, errors.Join(err, s.stop())
 		}

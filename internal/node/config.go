@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/kvmesh/kvmesh/forward"
@@ -56,36 +57,31 @@ func DefaultConfig() Config {
 // Validate reports every violation, each with the name of its field at the start of a line.
 func (c *Config) Validate() error {
 	errs := []error{c.Mesh.Validate(), c.Forward.Validate()}
-	if _, _, err := net.SplitHostPort(c.HTTP); err != nil {
-		errs = append(errs, fmt.Errorf("HTTP (%q) must be host:port", c.HTTP))
-	}
-	if c.Debug != "" {
-		if _, _, err := net.SplitHostPort(c.Debug); err != nil {
-			errs = append(errs, fmt.Errorf("Debug (%q) must be host:port", c.Debug))
-		} else if c.DebugToken == "" && !mesh.LoopbackOnly(c.Debug) {
-			errs = append(errs, fmt.Errorf("Debug (%s) is not on loopback: it needs a DebugToken", c.Debug))
+	check := func(ok bool, field, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(field+" "+format, args...))
 		}
 	}
-	if c.DrainTimeout < 0 {
-		errs = append(errs, fmt.Errorf("DrainTimeout (%v) must not be negative", c.DrainTimeout))
-	}
+	check(isAddress(c.HTTP), "HTTP", "(%q) must be host:port", c.HTTP)
+	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
+	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a DebugToken", c.Debug)
+	check(c.DrainTimeout >= 0, "DrainTimeout", "(%v) must not be negative", c.DrainTimeout)
+	check(len(c.Engines) <= maxEngines, "Engines", "(%d) must be at most %d", len(c.Engines), maxEngines)
 	names := map[string]bool{}
-	for i, e := range c.Engines {
-		if e.Name == "" || len(e.Name) > 64 {
-			errs = append(errs, fmt.Errorf("Engines[%d].Name (%q) must have 1 to 64 bytes", i, e.Name))
-		}
-		if names[e.Name] {
-			errs = append(errs, fmt.Errorf("Engines[%d].Name (%q) is there twice", i, e.Name))
-		}
+	for _, e := range c.Engines {
+		field := fmt.Sprintf("Engine %q:", e.Name)
+		check(e.Name != "" && len(e.Name) <= 64 && !strings.Contains(e.Name, "/"), field, "its name must have 1 to 64 bytes and no slash")
+		check(!names[e.Name], field, "is there twice")
+		check(e.URL != nil && (e.URL.Scheme == "http" || e.URL.Scheme == "https") && e.URL.Host != "", field, "its URL (%v) must be http://HOST:PORT", e.URL)
+		check(e.CapacityTokens >= 0 && e.MaxRunning >= 0, field, "capacity and running requests must not be negative")
 		names[e.Name] = true
-		if e.URL == nil || (e.URL.Scheme != "http" && e.URL.Scheme != "https") || e.URL.Host == "" {
-			errs = append(errs, fmt.Errorf("Engines[%d].URL (%v) must be http://HOST:PORT", i, e.URL))
-		}
-		if e.CapacityTokens < 0 || e.MaxRunning < 0 {
-			errs = append(errs, fmt.Errorf("Engines[%d]: CapacityTokens and MaxRunning must not be negative", i))
-		}
 	}
 	return errors.Join(errs...)
+}
+
+func isAddress(s string) bool {
+	_, _, err := net.SplitHostPort(s)
+	return err == nil
 }
 
 // tokenMatches compares without telling by its time how much of the token was right.

@@ -1,0 +1,73 @@
+package cachestate
+
+import (
+	"testing"
+	"time"
+)
+
+func TestDigestForgetsOldVersions(t *testing.T) {
+	d, keys := NewDigest("a/e", TierGPU, 1, DefaultGeometry()), randomKeys(1, 200)
+	for i := range 10 {
+		d.Add(keys[i])
+		d.Publish(epoch.Add(time.Duration(i) * 10 * time.Second))
+	}
+	for version, want := range map[uint64]bool{0: false, 5: false, 6: true, 9: true, 10: true, 11: false} {
+		if _, ok := d.Since(version); ok != want {
+			t.Errorf("since version %d: got %v, want %v", version, ok, want)
+		}
+	}
+	for i := 10; i < 200; i++ {
+		d.Add(keys[i])
+		d.Publish(epoch.Add(90 * time.Second))
+	}
+	if len(d.history.steps) != historySteps {
+		t.Errorf("got %d versions of one moment, want %d", len(d.history.steps), historySteps)
+	}
+}
+
+func TestManyFlipsArePublishedAsWholeDigest(t *testing.T) {
+	d, _ := published("a/e", 1, DefaultGeometry(), randomKeys(1, 1000)...)
+	d.Clear()
+	delta := d.Publish(epoch)
+	if !delta.Full() || len(AppendDelta(nil, &delta)) > 50 {
+		t.Errorf("after Clear: got %d flips, %d bytes", len(delta.Clear), len(AppendDelta(nil, &delta)))
+	}
+	if d.Fill() != 0 || d.Keys() != 0 || delta.Checksum != 0 {
+		t.Errorf("after Clear: got fill %v, %d keys, checksum %x", d.Fill(), d.Keys(), delta.Checksum)
+	}
+}
+
+func TestSaturatedCounterKeepsItsBit(t *testing.T) {
+	d, k := NewDigest("a/e", TierGPU, 1, DefaultGeometry()), Key(12345)
+	for range 300 {
+		d.Add(k)
+	}
+	for range 300 {
+		d.Remove(k)
+	}
+	if !d.Has(k) || d.Keys() != 0 {
+		t.Errorf("got has %v, %d keys", d.Has(k), d.Keys())
+	}
+	d.Clear()
+	if d.Has(k) {
+		t.Error("Clear leaves a saturated counter")
+	}
+}
+
+func TestRemovingAnUnknownKeyDoesNoHarm(t *testing.T) {
+	d := NewDigest("a/e", TierGPU, 1, DefaultGeometry())
+	d.Remove(1)
+	d.Add(2)
+	if d.Keys() != 1 || !d.Has(2) {
+		t.Errorf("got %d keys", d.Keys())
+	}
+}
+
+func BenchmarkDigestAddRemove(b *testing.B) {
+	d, _ := published("a/e", 1, DefaultGeometry(), randomKeys(1, 6000)...)
+	keys := randomKeys(2, 1024)
+	for i := 0; b.Loop(); i++ {
+		d.Add(keys[i%1024])
+		d.Remove(keys[i%1024])
+	}
+}

@@ -17,9 +17,13 @@ var _ forward.Booker = booker{}
 
 // Admit implements forward.Booker.
 func (b booker) Admit(a forward.Admission) (forward.Booking, engine.Load, error) {
-	booking, load, err := b.Agent.Admit(engineagent.Admission{
-		Prompt: a.Prompt, Generation: a.Generation, QueuedAtProbe: a.QueuedAtProbe, Second: a.Second,
-	})
+	admission := engineagent.Admission{
+		Prompt: a.Prompt, Bytes: a.Prompt.Bytes, Generation: a.Generation, QueuedAtProbe: a.QueuedAtProbe, Second: a.Second,
+	}
+	if len(a.Prompt.Keys) == 0 {
+		admission.Prompt = nil
+	}
+	booking, load, err := b.Agent.Admit(admission)
 	if refused, ok := errors.AsType[*engineagent.Refused](err); ok {
 		return nil, load, forward.Refused(refused.Reason)
 	}

@@ -38,10 +38,10 @@ func FitGeometry(keys int) Geometry {
 func (g Geometry) Validate() error {
 	var errs []error
 	if g.Bits < MinBits || g.Bits > MaxBits || bits.OnesCount32(g.Bits) != 1 {
-		errs = append(errs, fmt.Errorf("Bits (%d) must be a power of two from %d to %d", g.Bits, MinBits, MaxBits))
+		errs = append(errs, fmt.Errorf("bits (%d) must be a power of two from %d to %d", g.Bits, MinBits, MaxBits))
 	}
 	if g.Hashes < 1 || g.Hashes > MaxHashes {
-		errs = append(errs, fmt.Errorf("Hashes (%d) must be from 1 to %d", g.Hashes, MaxHashes))
+		errs = append(errs, fmt.Errorf("hashes (%d) must be from 1 to %d", g.Hashes, MaxHashes))
 	}
 	return errors.Join(errs...)
 }

@@ -56,6 +56,9 @@ func (h *hasher) step(tag byte, piece []byte) bool {
 	return true
 }
 
+// write hashes b. It never fails.
+func (h *hasher) write(b []byte) { _, _ = h.digest.Write(b) }
+
 // full reports that no key can follow, so that nothing needs to be hashed any more.
 func (h *hasher) full() bool { return len(h.prompt.Keys) == MaxKeys }
 
@@ -65,7 +68,7 @@ func (h *hasher) mark(tag byte) {
 		return
 	}
 	h.buf[0] = tag
-	h.digest.Write(h.buf[:1])
+	h.write(h.buf[:1])
 	if !h.inRoot {
 		h.key()
 	}
@@ -77,26 +80,26 @@ func (h *hasher) open(tag byte) {
 	}
 	h.field, h.length = tag, 0
 	h.buf[0] = tag
-	h.digest.Write(h.buf[:1])
+	h.write(h.buf[:1])
 }
 
 func (h *hasher) close(tag byte) {
 	h.open(tag &^ CloseField)
 	h.buf[0] = tag
 	binary.LittleEndian.PutUint64(h.buf[1:], h.length)
-	h.digest.Write(h.buf[:])
+	h.write(h.buf[:])
 	h.field = 0
 }
 
 func (h *hasher) content(piece []byte) {
 	h.length += uint64(len(piece))
 	if h.inRoot {
-		h.digest.Write(piece)
+		h.write(piece)
 		return
 	}
 	for len(piece) > 0 && !h.full() {
 		n := min(int64(len(piece)), h.next-h.count)
-		h.digest.Write(piece[:n])
+		h.write(piece[:n])
 		h.count += n
 		piece = piece[n:]
 		if h.count == h.next {

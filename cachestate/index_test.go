@@ -2,6 +2,7 @@ package cachestate
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -321,10 +322,7 @@ func TestVersionsNameEveryEngine(t *testing.T) {
 	}
 	x.Remove(engineName(2))
 	delete(want, engineName(2))
-	got := map[engine.ID]Version{}
-	for id, v := range x.Versions() {
-		got[id] = v
-	}
+	got := maps.Collect(x.Versions())
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

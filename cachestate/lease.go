@@ -1,5 +1,7 @@
 package cachestate
 
+import "slices"
+
 // Lease is one request at the engine of a Mirror, from the moment the engine has it to its end. It is used like its
 // mirror: by one goroutine or under the mirror's lock.
 type Lease struct {
@@ -30,7 +32,7 @@ const (
 func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
 	l := &Lease{
 		mirror: m, life: m.life,
-		keys:   append([]Key(nil), p.Keys...),
+		keys:   slices.Clone(p.Keys),
 		tokens: make([]int64, len(p.Keys)),
 		prompt: tokensAt(p.Bytes, bytesPerToken),
 	}
@@ -106,8 +108,8 @@ func (l *Lease) Finish(promptTokens, outputTokens int) {
 	l.end()
 	size := l.prompt + l.output
 	m.leave(l.last(), size-size%m.block-l.keyed())
-	for i := len(l.entries) - 1; i >= 0; i-- {
-		m.release(l.entries[i])
+	for _, e := range slices.Backward(l.entries) {
+		m.release(e)
 	}
 	m.evict()
 }
@@ -124,8 +126,7 @@ func (l *Lease) Abandon() {
 	}
 	l.end()
 	var free []*entry
-	for i := len(l.entries) - 1; i >= 0; i-- {
-		e := l.entries[i]
+	for _, e := range slices.Backward(l.entries) {
 		if e.pins--; e.pins == 0 {
 			free = append(free, e)
 		}

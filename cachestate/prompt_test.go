@@ -66,7 +66,7 @@ func keysOf(w walk) *Prompt {
 func text(seed uint64, n int) []byte {
 	r := rand.NewChaCha8([32]byte(binary.LittleEndian.AppendUint64(make([]byte, 24), seed)))
 	b := make([]byte, n)
-	r.Read(b)
+	_, _ = r.Read(b)
 	return b
 }
 
@@ -80,7 +80,7 @@ func plainPrompt(s Scheme, w walk) *Prompt {
 	key := func() {
 		if len(p.Keys) < MaxKeys && !root {
 			h := xxhash.NewWithSeed(s.Seed)
-			h.Write(stream)
+			_, _ = h.Write(stream)
 			p.Keys = append(p.Keys, Key(h.Sum64()))
 			p.Offsets = append(p.Offsets, uint32(p.Bytes))
 		}
@@ -311,7 +311,11 @@ func TestTokens(t *testing.T) {
 		bpt  float64
 		want int
 	}{
-		{-1, 4, 0}, {0, 4, 0}, {1, 4, 0}, {2, 4, 128}, {3, 4, 256},
+		{-1, 4, 0},
+		{0, 4, 0},
+		{1, 4, 0},
+		{2, 4, 128},
+		{3, 4, 256},
 		{4, 4, 299}, // a full hit computes its last token again
 		{9, 4, 299},
 		{2, 0, 512}, // no rate: a byte is a token

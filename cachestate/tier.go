@@ -23,8 +23,9 @@ func (t Tier) Weight() float64 {
 		return 0.75
 	case TierDisk:
 		return 0.25
+	default:
+		return 0
 	}
-	return 0
 }
 
 // Valid reports whether t is one of the tiers.
@@ -39,6 +40,7 @@ func (t Tier) String() string {
 		return "cpu"
 	case TierDisk:
 		return "disk"
+	default:
+		return "tier" + strconv.Itoa(int(t))
 	}
-	return "tier" + strconv.Itoa(int(t))
 }

@@ -1,0 +1,174 @@
+package simcluster
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/node"
+	"github.com/kvmesh/kvmesh/mesh"
+)
+
+// agent is one agent's place, through all its lives.
+type agent struct {
+	name string
+	node *node.Node
+	run  *running // nil while it is stopped
+}
+
+// Start starts agent i: a new process with the same name and addresses.
+func (c *Cluster) Start(i int) {
+	c.t.Helper()
+	a := c.agents[i]
+	if a.run != nil {
+		c.t.Fatalf("%s runs already", a.name)
+	}
+	p := c.net.process(host(i))
+	config, transports := c.nodeConfig(i, p)
+	n, err := node.New(config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	a.node = n
+	a.run = start(p, func(ctx context.Context) error {
+		defer func() {
+			for _, t := range transports {
+				t.CloseIdleConnections()
+			}
+		}()
+		return n.Run(ctx)
+	})
+}
+
+// nodeConfig is the config of agent i, whose sockets are p's, and the transports in it.
+func (c *Cluster) nodeConfig(i int, p *process) (node.Config, []*http.Transport) {
+	c.t.Helper()
+	id, err := c.ca.Issue(Name(i), 30*24*time.Hour)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	requests, polls := forward.NewEngineTransport(), &http.Transport{DialContext: p.dial, MaxIdleConnsPerHost: 1, DisableCompression: true}
+	requests.DialContext = p.dial
+	n := node.DefaultConfig()
+	n.Mesh = mesh.LocalConfig()
+	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Identity, n.Mesh.GossipKeys = meshID, Name(i), id, [][]byte{c.key}
+	n.Mesh.QUICBind, n.Mesh.GossipBind = addr(i, portQUIC), addr(i, portGossip)
+	n.Mesh.Join, n.Mesh.ListenPacket = c.seeds(), p.listenPacket
+	n.HTTP, n.Debug, n.DebugToken = addr(i, portHTTP), addr(i, portDebug), debugToken
+	n.Listen, n.Transport, n.PollEngines = p.listen, requests, polls
+	n.Logger, n.DrainTimeout = logger(), 5*time.Second
+	if i < c.config.Agents {
+		n.Engines = []node.EngineConfig{{Name: engineName, URL: &url.URL{Scheme: "http", Host: addr(i, portEngine)}}}
+	}
+	if c.config.Agent != nil {
+		c.config.Agent(i, &n)
+	}
+	return n, []*http.Transport{requests, polls}
+}
+
+// debugToken is what the debug servers ask for: they are not on loopback.
+const debugToken = "simcluster"
+
+// seeds are the first three agents, each of which joins by the same list: an agent may name itself.
+func (c *Cluster) seeds() []string {
+	var seeds []string
+	for i := range min(3, c.config.Agents+c.config.IngressOnly) {
+		seeds = append(seeds, addr(i, portQUIC))
+	}
+	return seeds
+}
+
+// Stop stops agent i in order, as SIGTERM does, and waits until it has ended.
+func (c *Cluster) Stop(i int) {
+	c.t.Helper()
+	a := c.agents[i]
+	a.run.cancel()
+	if err := <-a.run.done; err != nil {
+		c.t.Errorf("%s: %v", a.name, err)
+	}
+	a.run = nil
+}
+
+// BeginStop makes agent i stop in order and does not wait. Ended, or the end of the test, waits.
+func (c *Cluster) BeginStop(i int) { c.agents[i].run.cancel() }
+
+// Ended waits until agent i, told to stop, has ended.
+func (c *Cluster) Ended(i int) { c.t.Helper(); c.Stop(i) }
+
+// Kill ends agent i as kill -9 does: nobody hears of it, its connections are reset, its peers get no answer.
+func (c *Cluster) Kill(i int) {
+	a := c.agents[i]
+	a.run.process.kill()
+	<-a.run.done // what it has to say of its sockets is of no interest
+	a.run.cancel()
+	a.run = nil
+}
+
+// Status returns the mesh as agent i sees it.
+func (c *Cluster) Status(i int) node.Status { return c.agents[i].node.Status() }
+
+// Running reports whether agent i runs.
+func (c *Cluster) Running(i int) bool { return c.agents[i].run != nil }
+
+// StateOf returns what agent i says of agent j: own, fresh, suspect, unreachable, dead, left, or "" when it does not
+// know it.
+func (c *Cluster) StateOf(i, j int) string {
+	for _, a := range c.Status(i).Agents {
+		if a.Name == Name(j) {
+			return a.State
+		}
+	}
+	return ""
+}
+
+// EngineOf returns what agent i says of the engine beside agent j.
+func (c *Cluster) EngineOf(i, j int) (node.EngineStatus, bool) {
+	for _, e := range c.Status(i).Engines {
+		if string(e.Engine) == EngineID(j) {
+			return e, true
+		}
+	}
+	return node.EngineStatus{}, false
+}
+
+// Whole waits until every agent that runs is ready and can use every engine that runs beside one that runs.
+func (c *Cluster) Whole(limit time.Duration) time.Duration {
+	c.t.Helper()
+	return c.Await("every agent can use every engine", limit, func() bool {
+		want := 0
+		for i, b := range c.boxes {
+			if b.run != nil && c.Running(i) {
+				want++
+			}
+		}
+		for i, a := range c.agents {
+			if c.Running(i) && (!a.node.Ready() || a.node.UsableEngines() != want) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Quiet waits until every counter of every agent that runs is zero.
+func (c *Cluster) Quiet(limit time.Duration) {
+	c.t.Helper()
+	c.Await("every counter is zero", limit, func() bool {
+		for i := range c.agents {
+			if c.Running(i) && !idle(c.Status(i).Counters) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func idle(n node.Counters) bool {
+	booked := 0
+	for _, b := range n.Booked {
+		booked += b
+	}
+	return n.InFlight == 0 && n.Waiting == 0 && n.PeerStreams == 0 && booked == 0
+}

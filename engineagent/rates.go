@@ -25,13 +25,14 @@ type speeds struct {
 	bytes   ratio // canonical bytes ÷ prompt tokens
 }
 
-// newSpeeds starts from the defaults, which weigh as much as one second of prefill and one prompt of 1,000 tokens.
+// newSpeeds starts from the defaults, which weigh as much as one second of prefill and one prompt of 100 tokens: the size
+// of a token is a sum over a whole prompt, so the first long one knows it within a percent.
 // Twenty prefills are remembered, because speed changes with what else runs; a hundred prompts for the size of a token,
 // which changes with the language of the traffic.
 func newSpeeds() speeds {
 	return speeds{
 		prefill: ratio{num: engine.DefaultPrefillRate, den: 1, keep: 0.95},
-		bytes:   ratio{num: 1000 * engine.DefaultBytesPerToken, den: 1000, keep: 0.99},
+		bytes:   ratio{num: 100 * engine.DefaultBytesPerToken, den: 100, keep: 0.99},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/openai"
@@ -24,7 +25,7 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		return nil, func() {}, bodyTooLarge(claim, g.MaxBody)
 	}
 	var held int64
-	release = func() { g.hold(-held) }
+	release = func() { g.bodies.give(held) }
 	var buf bytes.Buffer
 	buf.Grow(int(min(max(claim, 512), firstRead)) + bytes.MinRead)
 	src := io.LimitReader(r.Body, int64(g.MaxBody)+1)
@@ -32,10 +33,10 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	for {
 		_ = rc.SetReadDeadline(time.Now().Add(bodyIdle))
 		n, err := io.CopyN(&buf, src, 256<<10)
-		held += n
-		if g.hold(n) > g.BodyBudget {
+		if !g.bodies.take(n) {
 			return nil, release, errBodyBudget
 		}
+		held += n
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -50,10 +51,23 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	return buf.Bytes(), release, nil
 }
 
-func (g *Ingress) hold(n int64) int64 {
-	g.metrics.bodyBytes.Add(float64(n))
-	return g.held.Add(n)
+// budget bounds the bytes of all request bodies that an agent holds, of its clients and of peers. It is safe for
+// concurrent use.
+type budget struct {
+	limit int64
+	held  atomic.Int64
 }
+
+// take reports whether n more bytes fit, and counts them if so.
+func (b *budget) take(n int64) bool {
+	if b.held.Add(n) > b.limit {
+		b.held.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.held.Add(-n) }
 
 var errBodyBudget = &openai.Error{
 	Status: http.StatusServiceUnavailable, Type: "server_error", Code: "busy", Reason: "body_budget",

@@ -35,13 +35,16 @@ func asError(err error) *openai.Error {
 	return &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Reason: "body", Message: err.Error()}
 }
 
+// unknownModel refuses a model that no engine of the mesh serves. While no engine has announced any, the model may be one
+// that is about to come: then the client is to try again.
 func unknownModel(name string, known []engine.Model) *openai.Error {
-	message := fmt.Sprintf("the model %q does not exist in this mesh", name)
-	if names := modelNames(known); len(names) > 0 {
-		message += "; it serves " + strings.Join(names, ", ")
-	} else {
-		message += "; no engine has announced a model yet"
+	if len(known) == 0 {
+		return &openai.Error{
+			Status: http.StatusServiceUnavailable, Type: "server_error", Code: "no_engine", Reason: "no_engine",
+			Message: "no engine of this mesh has announced a model yet; try again later",
+		}
 	}
+	message := fmt.Sprintf("the model %q does not exist in this mesh; it serves %s", name, strings.Join(modelNames(known), ", "))
 	return &openai.Error{
 		Status: http.StatusNotFound, Type: "invalid_request_error", Code: "model_not_found", Param: "model",
 		Reason: "unknown_model", Message: message,
@@ -61,6 +64,7 @@ func modelNames(models []engine.Model) []string {
 func answerError(err error) *openai.Error {
 	e := &openai.Error{Status: http.StatusBadGateway, Type: "server_error"}
 	failed, isFailure := errors.AsType[*failure](err)
+	_, isBounce := errors.AsType[*bounce](err)
 	switch {
 	case errors.Is(err, errQueueFull), errors.Is(err, errQueueTime):
 		e.Status, e.Type, e.Code, e.Reason = http.StatusTooManyRequests, "rate_limit_error", "mesh_full", "full"
@@ -71,6 +75,9 @@ func answerError(err error) *openai.Error {
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Status, e.Code, e.Reason = http.StatusGatewayTimeout, "timeout", "timeout"
 		e.Message = "the request took longer than this agent allows"
+	case isBounce, errors.Is(err, errMissed):
+		e.Status, e.Code, e.Reason = http.StatusServiceUnavailable, "busy", "not_accepted"
+		e.Message = "no engine of this model accepted the request; try again later"
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
 		e.Message = "the engine failed before the answer was complete (" + failed.Reason + ")"

@@ -84,7 +84,7 @@ type Ingress struct {
 
 	room    *waitRoom
 	metrics *metrics
-	held    atomic.Int64 // bytes of request bodies
+	bodies  *budget
 	active  atomic.Int64 // requests
 	probing sync.WaitGroup
 }
@@ -109,8 +109,9 @@ func New(c Config) (*Ingress, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
-	g := &Ingress{Config: c, Owner: newOwner(c.Engines, c.Transport, c.MaxBody), room: newWaitRoom(c.QueueLimit, c.QueueTimeout)}
-	g.metrics = newMetrics(c.Registerer, func() float64 { return float64(g.room.len()) })
+	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
+	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
 

@@ -79,8 +79,8 @@ func (m *memMesh) idle() {
 	for name, a := range m.agents {
 		a.Wait()
 		inFlight, waiting := a.Active()
-		if booked := a.book.booked(); inFlight != 0 || waiting != 0 || booked != 0 || a.held.Load() != 0 {
-			m.t.Errorf("%s: %d in flight, %d waiting, %d booked, %d body bytes; want none", name, inFlight, waiting, booked, a.held.Load())
+		if booked := a.book.booked(); inFlight != 0 || waiting != 0 || booked != 0 || a.bodies.held.Load() != 0 {
+			m.t.Errorf("%s: %d in flight, %d waiting, %d booked, %d body bytes; want none", name, inFlight, waiting, booked, a.bodies.held.Load())
 		}
 	}
 }

@@ -21,13 +21,12 @@ type metrics struct {
 	promptTok prometheus.Counter
 	cachedTok prometheus.Counter
 	inFlight  prometheus.Gauge
-	bodyBytes prometheus.Gauge
 
 	mu     sync.Mutex
 	models map[string]bool
 }
 
-func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
+func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 	f := promauto.With(reg)
 	const ns, sub = "kvmesh", "forward"
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -40,7 +39,9 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 		return prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help, Buckets: buckets}
 	}
 	f.NewGaugeFunc(gauge("waiting_requests", "Requests held here because every engine of their model is full. "+
-		"Worry when it stays above zero: the mesh is too small for its load."), waiting)
+		"Worry when it stays above zero: the mesh is too small for its load."), func() float64 { return float64(g.room.len()) })
+	f.NewGaugeFunc(gauge("body_bytes", "Bytes of request bodies held, of clients and of peers. Worry near the byte budget."),
+		func() float64 { return float64(g.bodies.held.Load()) })
 	return &metrics{
 		models: map[string]bool{},
 		requests: counter("requests_total", "Requests taken in by this agent, by how they ended. "+
@@ -63,8 +64,7 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 			Namespace: ns, Subsystem: sub, Name: "cached_tokens_total",
 			Help: "Prompt tokens served from cache, as engines report. Its share of prompt_tokens_total is the hit rate.",
 		}),
-		inFlight:  f.NewGauge(gauge("in_flight_requests", "Requests taken in by this agent and not ended yet.")),
-		bodyBytes: f.NewGauge(gauge("body_bytes", "Bytes of request bodies held. Worry near the byte budget.")),
+		inFlight: f.NewGauge(gauge("in_flight_requests", "Requests taken in by this agent and not ended yet.")),
 	}
 }
 

@@ -69,6 +69,7 @@ type Owner struct {
 	engines map[string]LocalEngine
 	client  *http.Client
 	maxBody int
+	bodies  *budget
 }
 
 // engineIdle is how long a connection to an engine is kept for the next request. Engines close theirs after 5 s (uvicorn's
@@ -86,10 +87,11 @@ func NewEngineTransport() *http.Transport {
 	}
 }
 
-func newOwner(engines []LocalEngine, transport http.RoundTripper, maxBody int) *Owner {
+func newOwner(engines []LocalEngine, transport http.RoundTripper, maxBody int, bodies *budget) *Owner {
 	o := &Owner{
 		engines: map[string]LocalEngine{},
 		maxBody: maxBody,
+		bodies:  bodies,
 		client: &http.Client{
 			Transport: transport,
 			// An engine that redirects would make the agent dial where the engine, or whoever answers for it, says.

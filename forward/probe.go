@@ -33,7 +33,7 @@ func (x *exchange) probe(short []Candidate) {
 		}
 		asked++
 		wait = max(wait, probeWait(rtt))
-		x.g.probing.Go(func() { x.g.ask(c.ID.Agent(), i, acceptDeadline(rtt), answers) })
+		x.g.probing.Go(func() { x.g.ask(c.ID.Agent(), i, rtt, answers) })
 	}
 	x.gather(short, answers, asked, wait)
 }
@@ -43,9 +43,10 @@ type probeAnswer struct {
 	Report
 }
 
-// ask probes one agent and tells the view, and the waiting request if it still waits. It ends within the deadline.
-func (g *Ingress) ask(agent string, index int, deadline time.Duration, answers chan<- probeAnswer) {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+// ask probes one agent and tells the view, and the waiting request if it still waits. It ends within the accept deadline.
+func (g *Ingress) ask(agent string, index int, rtt time.Duration, answers chan<- probeAnswer) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), acceptDeadline(rtt))
 	defer cancel()
 	report, err := probe(ctx, g.Peers, agent)
 	if err != nil {
@@ -55,7 +56,11 @@ func (g *Ingress) ask(agent string, index int, deadline time.Duration, answers c
 		g.metrics.probes.WithLabelValues("missed").Inc()
 		return
 	}
-	g.metrics.probes.WithLabelValues("answered").Inc()
+	result := "answered"
+	if time.Since(start) > probeWait(rtt) {
+		result = "late"
+	}
+	g.metrics.probes.WithLabelValues(result).Inc()
 	g.View.Hear(agent, report, time.Now())
 	answers <- probeAnswer{index, report} // has room for every probe of the request
 }

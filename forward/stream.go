@@ -51,6 +51,10 @@ func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
 	defer cancel()
 	defer context.AfterFunc(s.Context(), cancel)()
 	out := &frameSink{frames: newFrameWriter(s)}
+	if !o.bodies.take(int64(c.BodySize)) {
+		return out.finish(s, ending{}, &bounce{verdict{Reason: "body_budget"}})
+	}
+	defer o.bodies.give(int64(c.BodySize))
 	end, err := o.serve(ctx, c, func() ([]byte, error) { return readBody(frames, c.BodySize) }, out)
 	return out.finish(s, end, err)
 }

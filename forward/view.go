@@ -33,6 +33,10 @@ func (s State) String() string {
 // streams at a pause of a loaded machine; longer leaves clients waiting for an agent that is gone.
 const silenceOfDead = 3 * time.Second
 
+// forgetAgent is how long the engines of an agent that is gone are remembered: long enough to see in status what is
+// missing, and short enough that agents which come and go under new names leave nothing behind.
+const forgetAgent = 15 * time.Minute
+
 // errPeerSilent is the cause of a stream that ended because nothing was heard from its peer.
 var errPeerSilent = errors.New("peer is silent")
 
@@ -197,15 +201,31 @@ func (v *View) PeerReplaced(agent string) {
 	}
 }
 
-// Tick gives up the streams of agents that have been silent for too long. Call it a few times a second.
+// Tick gives up the streams of agents that have been silent for too long, and forgets agents that do not come back. Call
+// it a few times a second.
 func (v *View) Tick(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for name, a := range v.agents {
-		if name != v.self && now.Sub(a.heard) > silenceOfDead {
+		if name == v.self {
+			continue
+		}
+		if now.Sub(a.heard) > silenceOfDead {
 			a.kill(errPeerSilent)
 		}
+		if now.Sub(a.heard) > forgetAgent {
+			v.forgetAgentLocked(name)
+		}
 	}
+}
+
+func (v *View) forgetAgentLocked(name string) {
+	for id := range v.engines {
+		if id.Agent() == name {
+			v.forgetLocked(id)
+		}
+	}
+	delete(v.agents, name)
 }
 
 // Alive returns a context that is done, with its cause, when streams of the agent are to be given up.

@@ -155,6 +155,21 @@ func TestTickEndsStreamsOfSilentPeers(t *testing.T) {
 	}
 }
 
+func TestAgentThatStaysAwayIsForgotten(t *testing.T) {
+	v, x, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
+	d := digestOf("b/0", 1, 11)
+	x.Apply(&d)
+	v.Tick(now.Add(forgetAgent))
+	if len(v.Snapshot(now)) != 1 {
+		t.Error("forgotten too early")
+	}
+	v.Tick(now.Add(forgetAgent + time.Second))
+	if _, ok := x.Have("b/0"); ok || len(v.Snapshot(now)) != 0 {
+		t.Error("an agent that is gone for good is still known")
+	}
+}
+
 func TestModelsAreFoundByEveryName(t *testing.T) {
 	v, _, now := testView(t)
 	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,6 +31,8 @@ type agentCmd struct {
 	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, key-file=FILE." placeholder:"ENGINE"`
 
 	HTTP            string `name:"http" help:"Address that takes requests." default:":7080" placeholder:"ADDR"`
+	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate that http is served with; without it, HTTP in clear." placeholder:"FILE"`
+	TLSKey          string `name:"tls-key" help:"PEM file with the key of tls-cert." placeholder:"FILE"`
 	QUICBind        string `name:"quic-bind" help:"Address for agents' connections (UDP)." default:":7081" placeholder:"ADDR"`
 	QUICAdvertise   string `name:"quic-advertise" help:"Address that other agents reach quic-bind at, when it is another." placeholder:"ADDR"`
 	GossipBind      string `help:"Address for membership packets (UDP)." default:":7082" placeholder:"ADDR"`
@@ -88,6 +91,11 @@ func (c *agentCmd) node() (node.Config, error) {
 		token, err := secret(c.DebugTokenFile)
 		errs = append(errs, wrap("debug-token-file", err))
 		n.DebugToken = token
+	}
+	if c.TLSCert != "" || c.TLSKey != "" {
+		cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		errs = append(errs, wrap("tls-cert, tls-key", err))
+		n.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	for i, spec := range c.Engine {
 		e, err := parseEngine(spec, i)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,9 +23,10 @@ type Config struct {
 	Forward forward.Config // limits; the rest is the node's
 	Engines []EngineConfig // beside this agent; none for an ingress-only agent
 
-	HTTP       string // address of the ingress
-	Debug      string // address of the debug server; "" for none
-	DebugToken string // what clients of the debug server must send as a bearer token; "" on loopback only
+	HTTP       string      // address of the ingress
+	TLS        *tls.Config // of the ingress; nil for HTTP in clear
+	Debug      string      // address of the debug server; "" for none
+	DebugToken string      // what clients of the debug server must send as a bearer token; "" on loopback only
 
 	DrainTimeout time.Duration // how long streams may take to finish at a stop
 	Logger       *slog.Logger

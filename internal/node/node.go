@@ -256,15 +256,22 @@ type server struct {
 }
 
 func (s server) serve() error {
-	if err := s.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	var err error
+	if s.TLSConfig != nil {
+		err = s.ServeTLS(s.listener, "", "")
+	} else {
+		err = s.Serve(s.listener)
 	}
-	return nil
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }
 
 func (n *Node) servers() []server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	base := func(h http.Handler) *http.Server {
 		return &http.Server{
@@ -276,7 +283,9 @@ func (n *Node) servers() []server {
 			ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 		}
 	}
-	out := []server{{base(n.ingressMux()), n.http}}
+	ingress := base(n.ingressMux())
+	ingress.TLSConfig = n.config.TLS
+	out := []server{{ingress, n.http}}
 	if n.debug != nil {
 		out = append(out, server{base(n.debugMux()), n.debug})
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"time"
@@ -99,27 +100,36 @@ func datagrams(r forward.Report) [][]byte {
 	return append(out, forward.AppendReport(nil, part))
 }
 
-// publish sends digests and announcements, each period.
+// publish sends digests each period, and announcements when they tell something new or are due again.
 func (n *Node) publish(ctx context.Context) error {
-	for i := 0; ; i++ {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last []byte
+	for round := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(digestPeriod(n.agents())):
 		case <-n.described:
-			i = 0
+			if news := n.announcement(); !bytes.Equal(news, last) {
+				last = news
+				n.announce(news)
+			}
+		case <-timer.C:
+			if round%announcePeriod == 0 {
+				last = n.announcement()
+				n.announce(last)
+			}
+			n.publishDigests()
+			round++
+			timer.Reset(digestPeriod(n.agents()))
 		}
-		if i%announcePeriod == 0 {
-			n.announce()
-		}
-		n.publishDigests()
 	}
 }
 
 // announce tells this agent's engines to every peer and to its own view.
-func (n *Node) announce() {
+func (n *Node) announce(message []byte) {
 	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
-	n.broadcast(n.announcement())
+	n.broadcast(message)
 }
 
 func (n *Node) engines() []engine.Engine {

@@ -24,20 +24,20 @@ import (
 type agentCmd struct {
 	Config kong.ConfigFlag `help:"YAML file with any of these flags as keys. Flags win over the environment, the environment over the file." placeholder:"FILE"`
 
-	MeshID string   `help:"Name of the mesh; agents of another mesh are refused." default:"kvmesh" placeholder:"ID"`
+	MeshID string   `help:"Name of the mesh; agents of another mesh are refused." default:"kvmesh"`
 	Name   string   `help:"Name of this agent, unique in the mesh; by default the host name." placeholder:"NAME"`
 	Certs  string   `help:"Folder with ca.pem, NAME.pem, NAME-key.pem and gossip.key, as kvmesh cert makes them. Without it the agent stays alone on loopback." placeholder:"DIR"`
 	Join   []string `help:"QUIC addresses of agents to join, HOST:PORT. A name may stand for many, and for this agent too." placeholder:"ADDR"`
 	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, key-file=FILE." placeholder:"ENGINE"`
 
-	HTTP            string `name:"http" help:"Address that takes requests." default:":7080" placeholder:"ADDR"`
+	HTTP            string `name:"http" help:"Address that takes requests." default:":7080"`
 	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate that http is served with; without it, HTTP in clear." placeholder:"FILE"`
 	TLSKey          string `name:"tls-key" help:"PEM file with the key of tls-cert." placeholder:"FILE"`
-	QUICBind        string `name:"quic-bind" help:"Address for agents' connections (UDP)." default:":7081" placeholder:"ADDR"`
+	QUICBind        string `name:"quic-bind" help:"Address for agents' connections (UDP)." default:":7081"`
 	QUICAdvertise   string `name:"quic-advertise" help:"Address that other agents reach quic-bind at, when it is another." placeholder:"ADDR"`
-	GossipBind      string `help:"Address for membership packets (UDP)." default:":7082" placeholder:"ADDR"`
+	GossipBind      string `help:"Address for membership packets (UDP)." default:":7082"`
 	GossipAdvertise string `help:"Address that other agents reach gossip-bind at, when it is another." placeholder:"ADDR"`
-	Debug           string `help:"Address of the debug server; empty for none." default:"127.0.0.1:7083" placeholder:"ADDR"`
+	Debug           string `help:"Address of the debug server; empty for none." default:"127.0.0.1:7083"`
 	DebugTokenFile  string `help:"File with the token that the debug server asks for; needed when it is not on loopback." placeholder:"FILE"`
 
 	MaxBody      int           `help:"Most bytes of one request's body." default:"67108864"`
@@ -53,12 +53,9 @@ type agentCmd struct {
 }
 
 // Run runs an agent until the process is told to stop.
-func (c *agentCmd) Run(ctx context.Context) error {
+func (c *agentCmd) Run(ctx context.Context, file *problems) error {
 	config, err := c.node()
-	if err == nil {
-		err = config.Validate()
-	}
-	if err != nil {
+	if err := errors.Join(errors.Join(file.errs...), err, config.Validate()); err != nil {
 		return badConfig(err)
 	}
 	n, err := node.New(config)
@@ -102,31 +99,35 @@ func (c *agentCmd) node() (node.Config, error) {
 		errs = append(errs, wrap("engine", err))
 		n.Engines = append(n.Engines, e)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return n, errors.Join(err, n.Validate())
-	}
-	return n, nil
+	return n, errors.Join(errs...)
 }
 
-// identity loads the agent's certificate and the gossip keys, or makes some that no other process can know.
+// identity loads the agent's certificate and the gossip keys. Without certs it makes some that no other process can
+// know, as it does when they cannot be loaded, so that the rest of the configuration can be looked at.
 func (c *agentCmd) identity(m *mesh.Config) error {
+	c.ephemeral(m)
 	if c.Certs == "" {
 		if !mesh.LoopbackOnly(c.QUICBind, c.GossipBind) {
 			return errors.New("certs is missing: without certificates quic-bind and gossip-bind must be on loopback (127.0.0.1:PORT); kvmesh cert makes them")
 		}
-		slog.New(slog.NewTextHandler(os.Stderr, nil)).Warn("no certs given: this agent runs with a certificate authority of its own, and no other process can join it", "agent", c.Name)
-		ca, err := mesh.EphemeralAuthority(c.MeshID)
-		if err != nil {
-			return wrap("mesh-id", err)
-		}
-		m.Identity, err = ca.Issue(c.Name, 365*24*time.Hour)
-		m.GossipKeys = [][]byte{mesh.NewGossipKey()}
-		return wrap("name", err)
+		c.logger().Warn("no certs given: this agent has a certificate authority of its own, and no other process can join it")
+		return nil
 	}
-	var err, keyErr error
-	m.Identity, err = mesh.LoadIdentity(c.Certs, c.Name)
-	m.GossipKeys, keyErr = mesh.LoadGossipKeys(filepath.Join(c.Certs, mesh.GossipKeyFile))
-	return wrap("certs", errors.Join(err, keyErr))
+	id, err := mesh.LoadIdentity(c.Certs, c.Name)
+	keys, keyErr := mesh.LoadGossipKeys(filepath.Join(c.Certs, mesh.GossipKeyFile))
+	if err := errors.Join(err, keyErr); err != nil {
+		return wrap("certs", err)
+	}
+	m.Identity, m.GossipKeys = id, keys
+	return nil
+}
+
+// ephemeral makes an identity for this process alone. What is wrong with mesh-id or name is for Validate to say.
+func (c *agentCmd) ephemeral(m *mesh.Config) {
+	m.GossipKeys = [][]byte{mesh.NewGossipKey()}
+	if ca, err := mesh.EphemeralAuthority(c.MeshID); err == nil {
+		m.Identity, _ = ca.Issue(c.Name, 365*24*time.Hour)
+	}
 }
 
 func (c *agentCmd) logger() *slog.Logger {

@@ -26,12 +26,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var c cli
+	var faults problems
 	k := kong.Parse(&c,
 		kong.Name("kvmesh"),
 		kong.Description("Routes LLM requests to the engine that already holds their prompt in its KV cache."),
 		kong.DefaultEnvars("KVMESH"),
-		kong.Configuration(loadYAML),
+		kong.Configuration(faults.load),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Bind(&faults),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err := k.Run(); err != nil {

@@ -87,11 +87,12 @@ func printStatus(out io.Writer, s *node.Status) {
 		fmt.Fprintf(w, "%s\t%s\t%t\t%s\t%.2fms\n", a.Name, a.State, a.Connected, a.Address, a.RTTMillis)
 	}
 	w.Flush()
-	if len(s.Refusals) > 0 {
-		fmt.Fprintln(out, "\nrefused:")
-	}
 	for _, r := range s.Refusals {
-		fmt.Fprintf(out, "  %s  %s %s: %s\n", r.Time.Format(time.TimeOnly), r.Peer, r.Addr, r.Reason)
+		who := "refused"
+		if r.ByPeer {
+			who = "refused by"
+		}
+		fmt.Fprintf(out, "\n%s %s %s, %d times, last %s: %s\n", who, r.Peer, r.Addr, r.Count, r.Time.Format(time.TimeOnly), r.Reason)
 	}
 	for _, n := range s.Notes {
 		fmt.Fprintf(out, "\nnote: %s\n", n)

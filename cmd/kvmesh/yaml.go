@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,41 +12,48 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// yamlFile resolves flags from a config file: its keys are the names of the flags of the subcommand, its values
-// scalars or lists. The command line wins over the environment, the environment over the file.
+// yamlFile resolves flags from a config file: its keys are the names of the flags of kvmesh agent, its values scalars or
+// lists. The command line wins over the environment, the environment over the file.
 type yamlFile struct {
-	values map[string]any
+	values   map[string]any
+	problems *problems
 }
 
-func loadYAML(r io.Reader) (kong.Resolver, error) {
+// problems are the faults of the config file that do not keep it from being read: they are told with all others.
+type problems struct {
+	errs []error
+}
+
+func (p *problems) load(r io.Reader) (kong.Resolver, error) {
 	text, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("read config file: %w", err)
 	}
-	f := &yamlFile{values: map[string]any{}}
+	f := &yamlFile{values: map[string]any{}, problems: p}
 	if err := yaml.Unmarshal(text, &f.values); err != nil {
 		return nil, fmt.Errorf("config file is not valid YAML: %s", strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
 	return f, nil
 }
 
-// Validate reports every key that is no flag, and every value that is no scalar or list of scalars.
+// Validate notes every key that is no flag, and every value that is no scalar or list of scalars.
 func (f *yamlFile) Validate(app *kong.Application) error {
 	known := map[string]bool{}
 	for _, cmd := range app.Children {
 		for _, flag := range cmd.Flags {
-			known[flag.Name] = cmd.Name == "agent" || known[flag.Name]
+			known[flag.Name] = known[flag.Name] || (cmd.Name == "agent" && flag.Name != "config")
 		}
 	}
-	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(f.values)) {
-		if !known[key] || key == "config" {
-			errs = append(errs, fmt.Errorf("config file: unknown key %q", key))
-		} else if !plain(f.values[key]) {
-			errs = append(errs, fmt.Errorf("config file: %s must be a value or a list of values", key))
+		switch {
+		case !known[key]:
+			f.problems.errs = append(f.problems.errs, fmt.Errorf("unknown key %q in the config file", key))
+		case !plain(f.values[key]):
+			f.problems.errs = append(f.problems.errs, fmt.Errorf("%s must be a value or a list of values", key))
+			delete(f.values, key)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Resolve returns the value of a flag that neither the command line nor the environment gives.

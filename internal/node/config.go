@@ -66,7 +66,7 @@ func (c *Config) Validate() error {
 	}
 	check(isAddress(c.HTTP), "HTTP", "(%q) must be host:port", c.HTTP)
 	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
-	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a DebugToken", c.Debug)
+	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a token", c.Debug)
 	check(c.DrainTimeout >= 0, "DrainTimeout", "(%v) must not be negative", c.DrainTimeout)
 	check(len(c.Engines) <= maxEngines, "Engines", "(%d) must be at most %d", len(c.Engines), maxEngines)
 	names := map[string]bool{}

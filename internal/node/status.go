@@ -64,9 +64,10 @@ type EngineStatus struct {
 	DigestAge      float64           `json:"digest_age_s"` // negative when none was heard
 }
 
-// RefusalStatus is one peer that was refused, or refused this agent.
+// RefusalStatus is one peer that was refused, or refused this agent, for one reason.
 type RefusalStatus struct {
-	Time   time.Time `json:"time"`
+	Time   time.Time `json:"time"`  // the last time
+	Count  int       `json:"count"` // among the refusals that are remembered
 	Peer   string    `json:"peer"`
 	Addr   string    `json:"addr"`
 	Reason string    `json:"reason"`
@@ -80,12 +81,32 @@ func (n *Node) Status() Status {
 		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
-		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Notes: n.notes(),
-	}
-	for _, r := range n.mesh.Refusals() {
-		s.Refusals = append(s.Refusals, RefusalStatus{Time: r.Time, Peer: r.Name, Addr: r.Addr, Reason: r.Reason, ByPeer: r.ByPeer})
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Refusals: n.refusals(), Notes: n.notes(),
 	}
 	return s
+}
+
+// refusals returns what was refused, each peer and reason once.
+func (n *Node) refusals() []RefusalStatus {
+	out := []RefusalStatus{}
+	for _, r := range n.mesh.Refusals() {
+		same := func(s RefusalStatus) bool {
+			return s.Addr == r.Addr && s.Reason == r.Reason && s.ByPeer == r.ByPeer && (s.Peer == r.Name || r.Name == "" || s.Peer == "")
+		}
+		i := slices.IndexFunc(out, same)
+		if i < 0 {
+			out = append(out, RefusalStatus{Peer: r.Name, Addr: r.Addr, Reason: r.Reason, ByPeer: r.ByPeer})
+			i = len(out) - 1
+		}
+		out[i].Count++
+		if r.Time.After(out[i].Time) {
+			out[i].Time = r.Time
+		}
+		if out[i].Peer == "" {
+			out[i].Peer = r.Name
+		}
+	}
+	return out
 }
 
 func (n *Node) counters() Counters {
@@ -114,13 +135,13 @@ func (n *Node) agentStatuses(now time.Time) []AgentStatus {
 
 func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 	ages := n.digestAges(now)
-	var out []EngineStatus
+	out := []EngineStatus{}
 	for _, e := range n.view.Snapshot(now) {
 		s := EngineStatus{
 			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Generation: e.Generation,
 			CapacityTokens: e.CapacityTokens, InFlight: e.Load.InFlight, Waiting: e.Load.Waiting,
 			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
-			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1,
+			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1, Models: []string{},
 		}
 		for _, m := range e.Models {
 			s.Models = append(s.Models, m.Name)
@@ -167,7 +188,7 @@ func (n *Node) digestAges(now time.Time) map[engine.ID]time.Duration {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := n.mesh.Health()
+	notes := append([]string{}, n.mesh.Health()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		if a := n.byName[name]; !a.Ready() {
 			notes = append(notes, "engine "+name+" beside this agent is down: requests go to other engines")

@@ -44,7 +44,7 @@ func unknownModel(name string, known []engine.Model) *openai.Error {
 			Message: "no engine of this mesh has announced a model yet; try again later",
 		}
 	}
-	message := fmt.Sprintf("the model %q does not exist in this mesh; it serves %s", name, strings.Join(modelNames(known), ", "))
+	message := fmt.Sprintf("%q does not exist in this mesh; it serves %s", name, strings.Join(modelNames(known), ", "))
 	return &openai.Error{
 		Status: http.StatusNotFound, Type: "invalid_request_error", Code: "model_not_found", Param: "model",
 		Reason: "unknown_model", Message: message,

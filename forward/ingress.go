@@ -123,6 +123,9 @@ const (
 	outcomeOK         = "ok"
 	outcomeBadRequest = "bad_request"
 	outcomeCanceled   = "canceled"
+
+	outcomeEngineRefused = "engine_refused" // the engine answered with a status from 400 to 499
+	outcomeEngineError   = "engine_error"   // and up
 )
 
 // exchange is one request on its way through the ingress.
@@ -270,13 +273,25 @@ func (x *exchange) refuse(route openai.Route, e *openai.Error) {
 func (x *exchange) finish(err error) {
 	switch {
 	case err == nil:
-		x.event.Outcome = outcomeOK
+		x.event.Outcome = outcomeOf(x.event.Status)
 	case x.r.Context().Err() != nil || errors.Is(err, errClient):
 		x.event.Outcome, x.event.Status = outcomeCanceled, 499
 	default:
 		e := answerError(err)
 		x.event.Outcome, x.event.Status = e.Reason, e.Status
 		x.answer.fail(e)
+	}
+}
+
+// outcomeOf names the end of a request that an engine has answered.
+func outcomeOf(status int) string {
+	switch {
+	case status >= 500:
+		return outcomeEngineError
+	case status >= 400:
+		return outcomeEngineRefused
+	default:
+		return outcomeOK
 	}
 }
 

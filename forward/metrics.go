@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 	return &metrics{
 		models: map[string]bool{},
 		requests: counter("requests_total", "Requests taken in by this agent, by how they ended. "+
-			"Worry about any outcome other than ok, canceled and bad_request.", "model", "outcome"),
+			"Worry about any outcome other than ok, canceled, bad_request and engine_refused.", "model", "outcome"),
 		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
@@ -84,7 +84,7 @@ func (m *metrics) model(name string) string {
 // observe counts one ended request.
 func (m *metrics) observe(e *Event) {
 	model := "none"
-	if e.Outcome != outcomeBadRequest {
+	if e.Outcome != outcomeBadRequest && e.Model != "" {
 		model = m.model(e.Model)
 	}
 	m.requests.WithLabelValues(model, e.Outcome).Inc()

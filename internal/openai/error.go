@@ -34,10 +34,15 @@ type Error struct {
 
 // Error returns the status, the field and the message.
 func (e *Error) Error() string {
+	return fmt.Sprintf("%d: %s", e.Status, e.sentence())
+}
+
+// sentence is the message with the field at fault: SDKs show their users the message alone.
+func (e *Error) sentence() string {
 	if e.Param == "" {
-		return fmt.Sprintf("%d: %s", e.Status, e.Message)
+		return e.Message
 	}
-	return fmt.Sprintf("%d: %s: %s", e.Status, e.Param, e.Message)
+	return e.Param + ": " + e.Message
 }
 
 // Body returns the JSON body of e in the shape of the route's API: OpenAI's {"error":{message,type,param,code}} or
@@ -47,7 +52,7 @@ func (e *Error) Body(route Route) []byte {
 		return e.appendAnthropic(nil)
 	}
 	b := append([]byte(nil), `{"error":{"message":`...)
-	b = appendQuoted(b, e.Message)
+	b = appendQuoted(b, e.sentence())
 	b = append(b, `,"type":`...)
 	b = appendQuoted(b, e.Type)
 	b = append(b, `,"param":`...)
@@ -61,11 +66,7 @@ func (e *Error) appendAnthropic(b []byte) []byte {
 	b = append(b, `{"type":"error","error":{"type":`...)
 	b = appendQuoted(b, anthropicType(e.Status))
 	b = append(b, `,"message":`...)
-	message := e.Message
-	if e.Param != "" {
-		message = e.Param + ": " + message
-	}
-	return append(appendQuoted(b, message), "}}"...)
+	return append(appendQuoted(b, e.sentence()), "}}"...)
 }
 
 // anthropicType is the error type that Anthropic's API documents for a status.

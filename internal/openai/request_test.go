@@ -260,8 +260,8 @@ func TestErrorsHaveTheShapeOfTheirAPI(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{e.Body(RouteChat), `{"error":{"message":"must be \"x\"","type":"invalid_request_error","param":"messages[0]","code":null}}`},
-		{e.Body(0), `{"error":{"message":"must be \"x\"","type":"invalid_request_error","param":"messages[0]","code":null}}`},
+		{e.Body(RouteChat), `{"error":{"message":"messages[0]: must be \"x\"","type":"invalid_request_error","param":"messages[0]","code":null}}`},
+		{e.Body(0), `{"error":{"message":"messages[0]: must be \"x\"","type":"invalid_request_error","param":"messages[0]","code":null}}`},
 		{e.Body(RouteMessages), `{"type":"error","error":{"type":"invalid_request_error","message":"messages[0]: must be \"x\""}}`},
 	}
 	for _, tt := range tests {

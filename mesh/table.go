@@ -29,7 +29,6 @@ type record struct {
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
-	gone   bool      // memberlist said dead or left, and no hello came since
 	reason string    // why it cannot be reached, for PeerDown
 
 	current *peerConn   // where new streams go; nil or one of conns
@@ -81,7 +80,7 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 		c.drain(c != r.current)
 	}
 	r.about, r.key = pc.about, pc.cert.PublicKey
-	r.left, r.gone, r.dialErr, r.failing = false, false, nil, time.Time{}
+	r.left, r.dialErr, r.failing = false, nil, time.Time{}
 	return stale, true
 }
 
@@ -185,7 +184,7 @@ func (t *table) joined(name string, a about, gossip netip.AddrPort) {
 	if !r.member {
 		r.member, r.since = true, time.Now()
 	}
-	r.gossip, r.gone = gossip, false
+	r.gossip = gossip
 	if r.about.instance != a.instance {
 		r.left = false
 	}
@@ -194,7 +193,8 @@ func (t *table) joined(name string, a about, gossip netip.AddrPort) {
 	}
 }
 
-// departed takes that gossip holds a member for dead or left.
+// departed takes that gossip holds a member for dead or left. While its connection stands that is a mistake of others,
+// who could not reach it: the connection's own silence would end it sooner. It is a stranger then, to be introduced again.
 func (t *table) departed(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,8 +202,8 @@ func (t *table) departed(name string) {
 	if r == nil || !r.member {
 		return
 	}
-	r.member, r.gone, r.since = false, true, time.Now()
-	if r.current != nil || r.reason == "" {
+	r.member, r.since = false, time.Now()
+	if r.reason == "" {
 		r.reason = "gossip says that it is gone"
 	}
 }
@@ -294,7 +294,7 @@ func (t *table) reach(name string) (p Peer, up bool, reason string) {
 		return Peer{Name: name}, false, "forgotten"
 	}
 	p = r.peer(name)
-	return p, p.Connected && !r.gone, r.reason
+	return p, p.Connected, r.reason
 }
 
 func (t *table) peer(name string) (Peer, bool) {
@@ -328,7 +328,7 @@ func (r *record) peer(name string) Peer {
 	switch {
 	case r.left:
 		p.State = StateLeft
-	case !r.member && (r.gone || !p.Connected):
+	case !r.member && !p.Connected:
 		p.State = StateDead
 	}
 	return p

@@ -212,8 +212,12 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, g.Wait(), n.Close())
 }
 
-// drain makes this agent unready, tells the peers that its engines take nothing new, takes no new connection, and waits
-// for what runs: requests of its own clients and of peers.
+// drainGrace is how long a draining agent still takes connections: clients and load balancers that look at readyz once a
+// second find out before they meet a closed port. What comes goes to other engines.
+const drainGrace = time.Second
+
+// drain makes this agent unready, tells the peers that its engines take nothing new, takes no new connection after a
+// moment, and waits for what runs: requests of its own clients and of peers.
 func (n *Node) drain(ingress server) {
 	n.draining.Store(true)
 	for _, a := range n.agentsOf {
@@ -223,6 +227,11 @@ func (n *Node) drain(ingress server) {
 	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
 	defer cancel()
+	ingress.SetKeepAlivesEnabled(false)
+	select {
+	case <-time.After(drainGrace):
+	case <-ctx.Done():
+	}
 	err := ingress.Shutdown(ctx)
 	for n.serving.Load() > 0 && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// benchBound is a figure that one benchmark gives.
+type benchBound struct {
+	figure    string
+	dir       string
+	benchmark string // without the number of CPUs
+	boundNS   float64
+}
+
+func benchBounds() []benchBound {
+	return []benchBound{
+		{"bench_decision_path_64_engines_ns", "./forward", "BenchmarkDecisionPath/engines=64", 1_000_000},
+		{"bench_overlap_64_engines_ns", "./cachestate", "BenchmarkOverlap/engines=64/keys=250", 10_000},
+		{"bench_overlap_1024_engines_ns", "./cachestate", "BenchmarkOverlap/engines=1024/keys=250", 60_000},
+		// At 1,000 agents and a period of 5 s a delta comes every 5 ms: 50 µs of each is one percent of a core.
+		{"bench_digest_apply_64_engines_ns", "./cachestate", "BenchmarkApply100Flips/engines=64", 50_000},
+		{"bench_digest_apply_1024_engines_ns", "./cachestate", "BenchmarkApply100Flips/engines=1024", 50_000},
+	}
+}
+
+// checkBench runs the benchmarks of the decision path one after the other.
+func checkBench(ctx context.Context, h *harness) error {
+	results := map[string]benchResult{}
+	for _, dir := range []string{"./forward", "./cachestate"} {
+		out, err := run(ctx, h.root, nil, "go", "test", "-run", "^$", "-bench", benchPattern(dir), "-benchmem", "-benchtime", "0.5s", "-count=3", dir)
+		if err != nil {
+			return err
+		}
+		for name, r := range readBench(out) {
+			results[name] = r
+		}
+	}
+	for _, b := range benchBounds() {
+		r, ok := results[b.benchmark]
+		if !ok {
+			h.figures.broken(b.figure, fmt.Errorf("%s did not run", b.benchmark))
+			continue
+		}
+		h.figures.atMost(b.figure, r.ns, b.boundNS, "%s: %d B/op, %d allocs/op, best of %d runs", b.benchmark, r.bytes, r.allocs, r.runs)
+	}
+	return nil
+}
+
+// benchPattern matches the benchmarks of one package by the first part of their names.
+func benchPattern(dir string) string {
+	var names []string
+	for _, b := range benchBounds() {
+		if b.dir == dir {
+			name, _, _ := strings.Cut(b.benchmark, "/")
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return "^(" + strings.Join(names, "|") + ")$"
+}
+
+// benchResult is one benchmark: the least time of its runs, since others on the machine only ever add to it.
+type benchResult struct {
+	ns            float64
+	bytes, allocs int64
+	runs          int
+}
+
+var (
+	benchLine  = regexp.MustCompile(`^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op(.*)$`)
+	benchBytes = regexp.MustCompile(`\s(\d+) B/op`)
+	benchAlloc = regexp.MustCompile(`\s(\d+) allocs/op`)
+)
+
+// readBench reads the output of go test -bench -benchmem.
+func readBench(out string) map[string]benchResult {
+	results := map[string]benchResult{}
+	for line := range strings.Lines(out) {
+		m := benchLine.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		ns, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			continue
+		}
+		r := results[m[1]]
+		if r.runs == 0 || ns < r.ns {
+			r.ns = ns
+		}
+		r.bytes, r.allocs = number(benchBytes, m[3]), number(benchAlloc, m[3])
+		r.runs++
+		results[m[1]] = r
+	}
+	return results
+}
+
+func number(pattern *regexp.Regexp, s string) int64 {
+	m := pattern.FindStringSubmatch(s)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

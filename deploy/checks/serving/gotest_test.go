@@ -1,0 +1,56 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestBenchmarksAreRead(t *testing.T) {
+	out := `goos: linux
+BenchmarkDecisionPath/engines=64-2         	    2000	    612345 ns/op	 653.12 MB/s	   18432 B/op	      42 allocs/op
+BenchmarkDecisionPath/engines=64-2         	    2000	    598000.5 ns/op	 653.12 MB/s	   18440 B/op	      43 allocs/op
+BenchmarkApply100Flips/engines=64          	  500000	      2100 ns/op	       0 B/op	       0 allocs/op
+PASS
+ok  	github.com/kvmesh/kvmesh/forward	3.1s
+`
+	want := map[string]benchResult{
+		"BenchmarkDecisionPath/engines=64":  {ns: 598000.5, bytes: 18440, allocs: 43, runs: 2},
+		"BenchmarkApply100Flips/engines=64": {ns: 2100, runs: 1},
+	}
+	if diff := cmp.Diff(want, readBench(out), cmp.AllowUnexported(benchResult{})); diff != "" {
+		t.Errorf("readBench (-want +got):\n%s", diff)
+	}
+	if n := passedPackages(out); n != 1 {
+		t.Errorf("passedPackages = %d, want 1", n)
+	}
+}
+
+func TestBenchmarksOfOnePackageAreNamedOnce(t *testing.T) {
+	if got, want := benchPattern("./cachestate"), "^(BenchmarkOverlap|BenchmarkApply100Flips)$"; got != want {
+		t.Errorf("benchPattern = %s, want %s", got, want)
+	}
+}
+
+func TestTestsAreCounted(t *testing.T) {
+	out := `go: downloading something
+{"Action":"run","Package":"m/p","Test":"TestA"}
+{"Action":"pass","Package":"m/p","Test":"TestA/case"}
+{"Action":"pass","Package":"m/p","Test":"TestA"}
+{"Action":"fail","Package":"m/p","Test":"TestB"}
+{"Action":"skip","Package":"m/p","Test":"TestC"}
+{"Action":"output","Package":"m/p","Test":"TestC","Output":"pass"}
+{"Action":"pass","Package":"m/q"}
+`
+	got, err := readTests(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := testResults{passed: 2, failed: 1, skipped: 1, names: []string{"p.TestA"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(testResults{})); diff != "" {
+		t.Errorf("readTests (-want +got):\n%s", diff)
+	}
+	if missing := got.missing([]string{"p.TestA", "p.TestB"}); !cmp.Equal(missing, []string{"p.TestB"}) {
+		t.Errorf("missing = %v, want p.TestB", missing)
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	overlapPromptBytes = 20_000
+	// overlapPause is from the first request to the next: a digest period of a small mesh is 0.5 s.
+	overlapPause = 1500 * time.Millisecond
+	overlapBound = 0.05
+)
+
+// checkOverlap sends prompts with the same system message through different agents: the engine that has it must answer,
+// and the mesh must have known how much of it that engine has.
+func checkOverlap(ctx context.Context, h *harness) error {
+	m, err := startMesh(ctx, h, []string{"a", "b", "c"})
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	rounds := 6
+	if h.short {
+		rounds = 3
+	}
+	var all []repeat
+	client, rng := newClient(), rand.New(rand.NewPCG(1, 2))
+	for range rounds {
+		r, err := m.repeats(ctx, client, rng)
+		if err != nil {
+			return err
+		}
+		all = append(all, r...)
+	}
+	h.overlapFigures(all)
+	return nil
+}
+
+// repeat is one request whose system message an engine has seen.
+type repeat struct {
+	first, engine  string // where the first request went, and where this one went
+	agent          string
+	overlap        int // tokens, as the mesh expected
+	cached, prompt int // tokens, as the engine reports
+}
+
+func (r repeat) relativeError() float64 {
+	return math.Abs(float64(r.overlap-r.cached)) / float64(r.cached)
+}
+
+// repeats sends a new system message through the first agent and then again through each of the others.
+func (m *testMesh) repeats(ctx context.Context, client *http.Client, rng *rand.Rand) ([]repeat, error) {
+	system := prose(rng, overlapPromptBytes)
+	header, _, err := chat{system: system, user: prose(rng, 200), maxTokens: 8}.ask(ctx, client, m.agents[0].http)
+	if err != nil {
+		return nil, fmt.Errorf("first request: %w", err)
+	}
+	time.Sleep(overlapPause)
+	var out []repeat
+	for _, a := range m.agents[1:] {
+		r := repeat{first: header.Get("X-Kvmesh-Engine"), agent: a.name}
+		c := chat{id: fmt.Sprintf("again-%d", rng.Uint64()), system: system, user: prose(rng, 200), maxTokens: 8}
+		again, used, err := c.ask(ctx, client, a.http)
+		if err != nil {
+			return nil, fmt.Errorf("request through %s: %w", a.name, err)
+		}
+		r.engine, r.cached, r.prompt = again.Get("X-Kvmesh-Engine"), used.Details.CachedTokens, used.PromptTokens
+		m.h.say("overlap: first on %s; through %s answered by %s (%s), overlap %s, cached %d of %d", r.first, a.name, r.engine,
+			again.Get("X-Kvmesh-Reason"), again.Get("X-Kvmesh-Overlap"), r.cached, r.prompt)
+		if r.engine != r.first {
+			m.explain(ctx, a, c.id)
+		}
+		if r.overlap, err = strconv.Atoi(again.Get("X-Kvmesh-Overlap")); err != nil {
+			return nil, fmt.Errorf("read x-kvmesh-overlap of %s: %w", a.name, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// explain tells how an agent decided on a request.
+func (m *testMesh) explain(ctx context.Context, a *agent, id string) {
+	d, err := decisionOn(ctx, a, id)
+	if err != nil {
+		m.h.say("%v", err)
+		return
+	}
+	m.h.say("agent %s on %s: %s, attempts %+v, candidates %+v", a.name, id, d.Outcome, d.Attempts, d.Candidates)
+}
+
+func (h *harness) overlapFigures(all []repeat) {
+	elsewhere, remote := 0, 0
+	for _, r := range all {
+		if r.engine != r.first {
+			elsewhere++
+		}
+		if a := r.engine[:len(r.agent)]; a != r.agent {
+			remote++
+		}
+	}
+	worst := slices.MaxFunc(all, func(a, b repeat) int { return compareFloat(a.relativeError(), b.relativeError()) })
+	h.figures.exactly("overlap_answered_elsewhere", float64(elsewhere), 0,
+		"of %d requests with a system message of %d bytes that one engine had; %d of them went over a hop", len(all),
+		overlapPromptBytes, remote)
+	h.figures.atMost("overlap_relative_error_max", worst.relativeError(), overlapBound,
+		"through %s: x-kvmesh-overlap %d, cached %d of %d tokens", worst.agent, worst.overlap, worst.cached, worst.prompt)
+	var sum float64
+	for _, r := range all {
+		sum += r.relativeError()
+	}
+	h.figures.atMost("overlap_relative_error_mean", sum/float64(len(all)), overlapBound, "over the same requests")
+}
+
+// compareFloat orders NaN, an error without any cached token, above all numbers.
+func compareFloat(a, b float64) int {
+	switch {
+	case math.IsNaN(b) || a < b:
+		return -1
+	case math.IsNaN(a) || a > b:
+		return 1
+	default:
+		return 0
+	}
+}

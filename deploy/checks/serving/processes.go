@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// harness is what all checks share.
+type harness struct {
+	root    string // of the repository
+	bin     string // kvmesh
+	dir     string // logs and files of this run; kept when something failed
+	short   bool
+	figures *figures
+}
+
+func newHarness(short bool) (*harness, error) {
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	h := &harness{root: root, bin: filepath.Join(root, "bin", "kvmesh"), short: short, figures: newFigures(os.Stdout)}
+	for _, file := range []string{h.bin, filepath.Join(root, "go.mod")} {
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("run this through deploy/checks/serve: %w", err)
+		}
+	}
+	h.dir, err = os.MkdirTemp("", "kvmesh-checks-")
+	return h, err
+}
+
+// close sums up: an error when a figure fell short.
+func (h *harness) close() error {
+	if failed := h.figures.failed(); len(failed) > 0 {
+		return fmt.Errorf("%d of %d figures fall short: %s; logs of the processes are in %s",
+			len(failed), h.figures.total, strings.Join(failed, ", "), h.dir)
+	}
+	h.say("all %d figures keep their bounds", h.figures.total)
+	return os.RemoveAll(h.dir)
+}
+
+// say tells whoever watches what is going on.
+func (h *harness) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05.000"), fmt.Sprintf(format, args...))
+}
+
+// process is a running child. It is ended by its id, and at the latest with the context that it was started under.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	log  string        // file
+	done chan struct{} // closed when it has ended
+}
+
+// start runs kvmesh with args. Its output is added to a log file that bears its name.
+func (h *harness) start(ctx context.Context, dir, name string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	p.cmd = exec.CommandContext(ctx, h.bin, args...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = cleanEnv()
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), log.Close())
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // how it ended is in its log, and seen by what it no longer answers
+		_ = log.Close()
+	}()
+	return p, nil
+}
+
+// cleanEnv is the environment without what would configure kvmesh.
+func cleanEnv() []string {
+	var out []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "KVMESH_") {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// signal sends a signal to this process alone.
+func (p *process) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("send %v to %s: %w", s, p.name, err)
+	}
+	return nil
+}
+
+// kill ends the process at once, stopped or not, and waits for its end.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// ended reports whether the process has ended.
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// run runs a tool to its end and returns its output. Extra is added to the environment.
+func run(ctx context.Context, dir string, extra []string, name string, args ...string) (stdout string, err error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var out, all bytes.Buffer
+	cmd.Dir, cmd.Env = dir, append(cleanEnv(), extra...)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &all), &all
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets make and go end their own children
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w; it ended with: %s", name, strings.Join(args, " "), err, tail(all.String(), 600))
+	}
+	return out.String(), nil
+}
+
+// tail returns the last n bytes of s, in one line.
+func tail(s string, n int) string {
+	s = strings.TrimSpace(s)
+	return strings.ReplaceAll(s[max(0, len(s)-n):], "\n", " | ")
+}
+
+// freeAddr returns an address on loopback that nothing listens on at this moment, neither TCP nor UDP.
+func freeAddr() (string, error) {
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		addr := l.Addr().String()
+		u, err := net.ListenPacket("udp", addr)
+		_ = l.Close()
+		if err == nil {
+			return addr, u.Close()
+		}
+	}
+	return "", errors.New("find a free port on loopback: 100 tries failed")
+}
+
+// await calls ok every period until it is true.
+func await(ctx context.Context, limit time.Duration, what string, ok func() bool) error {
+	const period = 20 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait %v for %s: %w", limit, what, ctx.Err())
+		case <-time.After(period):
+		}
+	}
+	return nil
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,7 +27,7 @@ type Config struct {
 	IngressOnly int                          // further agents, without engines; they are numbered after the others
 	Engine      func(i int) simengine.Config // of the engine beside agent i; nil for DefaultEngine
 	Agent       func(i int, c *node.Config)  // changes an agent's config before it starts; nil changes nothing
-	Seed        uint64                       // of what the network and the engines draw; 0 for 1
+	Seed        uint64                       // of what the network draws, and tests from Rand; 0 draws one
 
 	// Delay and up to Jitter more is how long each UDP packet is under way; 0 and 0 is a network without latency.
 	Delay, Jitter time.Duration
@@ -61,7 +63,9 @@ func Test(t *testing.T, c Config, f func(t *testing.T, c *Cluster)) {
 // waits until they do.
 func New(t testing.TB, config Config) *Cluster {
 	t.Helper()
-	config.Seed = max(config.Seed, 1)
+	if config.Seed == 0 {
+		config.Seed = seed(t)
+	}
 	if config.Engine == nil {
 		config.Engine = DefaultEngine
 	}
@@ -85,6 +89,23 @@ func New(t testing.TB, config Config) *Cluster {
 	return c
 }
 
+// seed draws a seed, unless KVMESH_TEST_SEED gives one.
+func seed(t testing.TB) uint64 {
+	t.Helper()
+	text, ok := os.LookupEnv("KVMESH_TEST_SEED")
+	if !ok {
+		return rand.Uint64()
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("KVMESH_TEST_SEED: %v", err)
+	}
+	return seed
+}
+
+// Rand returns a source for what a test draws, the same for the same seed.
+func (c *Cluster) Rand() *rand.Rand { return rand.New(rand.NewPCG(c.config.Seed, 1)) }
+
 // settled is how long after its end a mesh still has timers: memberlist's outlive it by up to a probe, those of
 // quic-go's closed connections by three PTO.
 const settled = time.Minute
@@ -92,7 +113,7 @@ const settled = time.Minute
 // close stops clients, agents and engines, in this order, and waits for them.
 func (c *Cluster) close() {
 	if c.t.Failed() {
-		c.t.Logf("seed %d", c.config.Seed)
+		c.t.Logf("KVMESH_TEST_SEED=%d", c.config.Seed)
 	}
 	c.client.close()
 	var wg sync.WaitGroup

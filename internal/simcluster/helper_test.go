@@ -20,12 +20,17 @@ const lan = 200 * time.Microsecond
 // wholeWithin is how long agents on one network may take to find each other.
 const wholeWithin = 10 * time.Second
 
+var lexicon = strings.Fields("the of and to in is that for it was on are as with his they at be this from have or by one " +
+	"had not but what all were when we there can an your which their said if do will each about how up out them then she " +
+	"many some so these would other into has more her two like him see time could no make than first been its who now")
+
 // text returns n bytes of words that no other seed gives.
 func text(seed uint64, n int) string {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var b strings.Builder
 	for b.Len() < n {
-		fmt.Fprintf(&b, "%x ", rng.Uint32N(1<<20))
+		b.WriteString(lexicon[rng.IntN(len(lexicon))])
+		b.WriteByte(' ')
 	}
 	return b.String()[:n]
 }
@@ -48,8 +53,8 @@ func faultOf(a *Answer) string {
 	if a.Status != http.StatusOK {
 		return fmt.Sprintf("status %d: %s", a.Status, a.Body)
 	}
-	if !bytes.HasSuffix(a.Body, []byte("data: [DONE]\n\n")) || bytes.Contains(a.Body, []byte(`"error"`)) {
-		return fmt.Sprintf("not whole: %.2000s", a.Body)
+	if !bytes.HasSuffix(a.Body, []byte("data: [DONE]\n\n")) || bytes.Contains(a.Body, []byte(`{"error":`)) {
+		return fmt.Sprintf("by %s (%s), not whole, ends in: %s", a.Engine(), a.Header.Get("X-Kvmesh-Reason"), a.Body[max(0, len(a.Body)-300):])
 	}
 	return ""
 }

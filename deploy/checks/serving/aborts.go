@@ -158,7 +158,7 @@ func (r *abortRun) figures(ctx context.Context) error {
 	f := r.m.h.figures
 	f.atMost("aborts_engine_idle_seconds_max", r.slowest.Seconds(), abortBound.Seconds(),
 		"from the last abort of a batch of %d until no engine runs anything; %d streams in all", abortBatch, r.total)
-	f.exactly("aborts_streams_completed", float64(r.completed), 0, "of %d; aborted by kind: %v", r.total, r.kinds)
+	f.zero("aborts_streams_completed", float64(r.completed), "of %d; aborted by kind: %v", r.total, r.kinds)
 	var sequences, aborted int64
 	for _, a := range r.m.agents {
 		s, err := stats(ctx, a)
@@ -167,7 +167,7 @@ func (r *abortRun) figures(ctx context.Context) error {
 		}
 		sequences, aborted = sequences+s.Sequences, aborted+s.Aborted
 	}
-	f.exactly("aborts_not_seen_by_engines", float64(sequences-aborted), 0, "of %d streams that reached an engine", sequences)
+	f.zero("aborts_not_seen_by_engines", float64(sequences-aborted), "of %d streams that reached an engine", sequences)
 	// About a third of the streams is given up before an engine can have seen them; of the rest all have been.
 	f.atLeast("aborts_reached_engines", float64(sequences)/float64(r.total), 0.5, "share of all streams")
 	return r.counterFigures(ctx)
@@ -196,7 +196,7 @@ func (r *abortRun) counterFigures(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.exactly("aborts_counters_left_on_"+a.name, float64(s.Counters.sum()), 0, "%s", fmt.Sprintf("%+v", s.Counters))
+		f.zero("aborts_counters_left_on_"+a.name, float64(s.Counters.sum()), "%s", fmt.Sprintf("%+v", s.Counters))
 	}
 	return nil
 }

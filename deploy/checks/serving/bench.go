@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -36,9 +37,7 @@ func checkBench(ctx context.Context, h *harness) error {
 		if err != nil {
 			return err
 		}
-		for name, r := range readBench(out) {
-			results[name] = r
-		}
+		maps.Copy(results, readBench(out))
 	}
 	for _, b := range benchBounds() {
 		r, ok := results[b.benchmark]

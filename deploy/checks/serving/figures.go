@@ -39,8 +39,8 @@ func (f *figures) atLeast(name string, value, bound float64, format string, args
 	f.add(figure{name, value, bound, value >= bound, "at least; " + fmt.Sprintf(format, args...)})
 }
 
-func (f *figures) exactly(name string, value, bound float64, format string, args ...any) {
-	f.add(figure{name, value, bound, value == bound, "exactly; " + fmt.Sprintf(format, args...)})
+func (f *figures) zero(name string, value float64, format string, args ...any) {
+	f.add(figure{name, value, 0, value == 0, "exactly; " + fmt.Sprintf(format, args...)})
 }
 
 // broken reports a check that could not measure.

@@ -15,8 +15,8 @@ func TestFiguresThatFallShortAreNamed(t *testing.T) {
 	f.atMost("too_high", 1.1, 1, "")
 	f.atLeast("high", 2, 1, "")
 	f.atLeast("too_low", 0.5, 1, "")
-	f.exactly("zero", 0, 0, "")
-	f.exactly("not_zero", 1, 0, "")
+	f.zero("zero", 0, "")
+	f.zero("not_zero", 1, "")
 	f.atMost("no_number", math.NaN(), 1, "")
 	f.atLeast("division_by_zero", math.Inf(1), 1, "")
 	want := []string{"too_high", "too_low", "not_zero", "no_number", "division_by_zero"}

@@ -229,7 +229,7 @@ func (k *silencing) waitingFigures() {
 	f := k.m.h.figures
 	f.atLeast(k.figure("waiting_streams_on_victim"), float64(onVictim), killWaiting,
 		"of %d streams without content at the signal, those sent to %s", waiting, k.victim.engineID())
-	f.exactly(k.figure("waiting_streams_not_answered"), float64(failed), 0, "of %d without content at the signal%s", waiting, list(why))
+	f.zero(k.figure("waiting_streams_not_answered"), float64(failed), "of %d without content at the signal%s", waiting, list(why))
 }
 
 // begunFigures: streams that had begun on the victim's engine end soon, with an error event; those elsewhere go on.
@@ -258,9 +258,9 @@ func (k *silencing) begunFigures() {
 	}
 	f := k.m.h.figures
 	f.atLeast(k.figure("begun_streams_on_victim"), float64(begun), killBegun, "streams with content from %s at the signal", k.victim.engineID())
-	f.exactly(k.figure("begun_streams_without_error_event"), float64(silent), 0, "of %d%s", begun, list(why))
+	f.zero(k.figure("begun_streams_without_error_event"), float64(silent), "of %d%s", begun, list(why))
 	f.atMost(k.figure("begun_streams_ended_seconds_max"), slowest.Seconds(), hangBound.Seconds(), "from the signal to the error event")
-	f.exactly(k.figure("begun_streams_elsewhere_broken"), float64(broken), 0, "of %d on other engines", elsewhere)
+	f.zero(k.figure("begun_streams_elsewhere_broken"), float64(broken), "of %d on other engines", elsewhere)
 }
 
 // chosenFigures: how long after the signal somebody still chose the victim.
@@ -271,7 +271,7 @@ func (k *silencing) chosenFigures() {
 	f := k.m.h.figures
 	f.atMost(k.figure("last_choice_of_victim_seconds"), last.Seconds(), notChosenBound.Seconds(),
 		"%d requests that came after the signal tried %s; a small request was sent every %v", n, id, probePeriod)
-	f.exactly(k.figure("small_requests_failed"), float64(failed), 0, "of %d%s", sent, list(k.watch.probeErrors()))
+	f.zero(k.figure("small_requests_failed"), float64(failed), "of %d%s", sent, list(k.watch.probeErrors()))
 }
 
 // comeBack starts the victim again, or wakes it, and measures when it is used again and what the others know of it.
@@ -328,7 +328,7 @@ func (k *silencing) freshDigest(ctx context.Context) error {
 	f := k.m.h.figures
 	f.atMost(k.figure("digest_fill_after_restart"), now.DigestFill, 0.002,
 		"generation %d was %d; fill was %.4f, and one prompt of %d bytes adds about 0.001", now.Generation, k.old.Generation, k.old.DigestFill, overlapPromptBytes)
-	f.exactly(k.figure("old_digest_overlap"), float64(overlap), 0, "tokens that agent a saw of a prompt that %s had before the restart", id)
+	f.zero(k.figure("old_digest_overlap"), float64(overlap), "tokens that agent a saw of a prompt that %s had before the restart", id)
 	return nil
 }
 

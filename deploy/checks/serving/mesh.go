@@ -76,7 +76,7 @@ func (m *testMesh) addAgent(name string) error {
 	a := &agent{name: name}
 	for _, addr := range []*string{&a.http, &a.quic, &a.debug, &a.engineAddr} {
 		var err error
-		if *addr, err = freeAddr(); err != nil {
+		if *addr, err = freeAddr(m.ctx); err != nil {
 			return err
 		}
 	}
@@ -92,7 +92,7 @@ func (m *testMesh) startEngine(a *agent, flags []string) (err error) {
 
 // writeConfig writes the agent's config file. Gossip packets go to a free port of its own.
 func (m *testMesh) writeConfig(a *agent) error {
-	gossip, err := freeAddr()
+	gossip, err := freeAddr(m.ctx)
 	if err != nil {
 		return err
 	}
@@ -132,21 +132,6 @@ func (m *testMesh) whole(a *agent) bool {
 	return !slices.ContainsFunc(s.Engines, func(e engineStatus) bool {
 		return e.LoadAge < 0 || len(e.Models) == 0 || (e.State != "own" && e.State != "fresh")
 	})
-}
-
-// byName returns the agent that owns an engine, or that has a name.
-func (m *testMesh) byName(id string) *agent {
-	name, _, _ := strings.Cut(id, "/")
-	i := slices.IndexFunc(m.agents, func(a *agent) bool { return a.name == name })
-	if i < 0 {
-		return nil
-	}
-	return m.agents[i]
-}
-
-// others returns the agents but a.
-func (m *testMesh) others(a *agent) []*agent {
-	return slices.DeleteFunc(slices.Clone(m.agents), func(b *agent) bool { return a == b })
 }
 
 // close ends the processes of this mesh.

@@ -108,16 +108,6 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// ended reports whether the process has ended.
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // run runs a tool to its end and returns its output. Extra is added to the environment.
 func run(ctx context.Context, dir string, extra []string, name string, args ...string) (stdout string, err error) {
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -139,14 +129,15 @@ func tail(s string, n int) string {
 }
 
 // freeAddr returns an address on loopback that nothing listens on at this moment, neither TCP nor UDP.
-func freeAddr() (string, error) {
+func freeAddr(ctx context.Context) (string, error) {
+	var listen net.ListenConfig
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return "", err
 		}
 		addr := l.Addr().String()
-		u, err := net.ListenPacket("udp", addr)
+		u, err := listen.ListenPacket(ctx, "udp", addr)
 		_ = l.Close()
 		if err == nil {
 			return addr, u.Close()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 )
@@ -27,6 +28,21 @@ func prose(rng *rand.Rand, n int) string {
 		b.WriteString(". ")
 	}
 	return b.String()[:n]
+}
+
+// dense returns n bytes of which a tokenizer makes many tokens: words of hexadecimal digits.
+func dense(rng *rand.Rand, n int) string {
+	var b strings.Builder
+	for b.Len() < n {
+		fmt.Fprintf(&b, "%08x ", rng.Uint32())
+	}
+	return b.String()[:n]
+}
+
+// repeated returns one sentence over and over, as a person writes a long prompt for a test.
+func repeated(rng *rand.Rand, n int) string {
+	sentence := prose(rng, 80) + "\n"
+	return strings.Repeat(sentence, n/len(sentence)+1)[:n]
 }
 
 const proseWords = `about account across after again against agreement almost along already although always among amount

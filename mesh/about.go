@@ -24,10 +24,10 @@ type about struct {
 	meta     []byte         // Config.Meta
 }
 
-// appendAbout appends the wire form: version (1 B), instance (8 B little endian), started (uvarint), the QUIC address
+// encodeAbout returns the wire form: version (1 B), instance (8 B little endian), started (uvarint), the QUIC address
 // and meta (each length-prefixed).
-func appendAbout(b []byte, a about) []byte {
-	b = append(b, a.version)
+func encodeAbout(a about) []byte {
+	b := []byte{a.version}
 	b = binary.LittleEndian.AppendUint64(b, a.instance)
 	b = binary.AppendUvarint(b, uint64(max(a.started, 0)))
 	b = appendAddr(b, a.quic)

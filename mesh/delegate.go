@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"sync"
@@ -42,7 +43,7 @@ func newDelegate(m *Mesh) *delegate {
 }
 
 // NodeMeta returns what this agent says of itself.
-func (d *delegate) NodeMeta(int) []byte { return appendAbout(nil, d.m.self) }
+func (d *delegate) NodeMeta(int) []byte { return encodeAbout(d.m.self) }
 
 // NotifyMsg takes a message. b is memberlist's only for packets, but it does not say which this is.
 func (d *delegate) NotifyMsg(b []byte) {
@@ -181,7 +182,7 @@ func (m *Mesh) reconcile(name string, n note, keepers map[string]context.CancelF
 func (m *Mesh) memberlistConfig() *memberlist.Config {
 	t, c := m.cfg.Timings, memberlist.DefaultLANConfig()
 	c.Name, c.Label, c.Keyring = m.cfg.Name, m.cfg.MeshID, m.keys
-	c.Transport, c.Logger = m.transport, memberlistLogger(m.log)
+	c.Transport, c.Logger = m.transport, slog.NewLogLogger(lineHandler{m.log.Handler()}, slog.LevelInfo)
 	c.BindAddr, c.BindPort = m.transport.addr.Addr().String(), int(m.transport.addr.Port())
 	c.Delegate, c.Events, c.Alive, c.Conflict = m.delegate, m.delegate, m.delegate, m.delegate
 	c.RequireNodeNames = true                         // so that a stream always knows its connection

@@ -103,7 +103,7 @@ func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*pee
 	}
 	pc, err := m.greet(ctx, qc, want)
 	if errors.Is(err, errSecond) {
-		qc.CloseWithError(codeSecond, errSecond.Error())
+		_ = qc.CloseWithError(codeSecond, errSecond.Error())
 		return pc, nil
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ func (m *Mesh) receive(qc *quic.Conn) *peerConn {
 	defer cancel()
 	pc, err := m.receiveHello(ctx, qc)
 	if err != nil {
-		m.turnAway(qc, pc, err)
+		_ = m.turnAway(qc, pc, err) // it has kept a refusal; nobody waits for this connection
 		return nil
 	}
 	return pc
@@ -64,7 +64,7 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 	defer s.Close()
 	defer s.CancelRead(codeDone)
 	deadline, _ := ctx.Deadline()
-	s.SetDeadline(deadline)
+	_ = s.SetDeadline(deadline)
 	var kind [1]byte
 	if _, err := io.ReadFull(s, kind[:]); err != nil {
 		return partial, err
@@ -104,7 +104,7 @@ func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string) (*peerConn
 	defer s.Close()
 	defer s.CancelRead(codeDone)
 	deadline, _ := ctx.Deadline()
-	s.SetDeadline(deadline)
+	_ = s.SetDeadline(deadline)
 	if _, err := s.Write(appendHello([]byte{byte(KindControl)}, m.hello())); err != nil {
 		return nil, err
 	}
@@ -219,11 +219,11 @@ func (m *Mesh) turnAway(qc *quic.Conn, partial *peerConn, err error) error {
 		name = partial.name
 	}
 	if errors.Is(err, errSelf) {
-		qc.CloseWithError(codeSelf, "this is you")
+		_ = qc.CloseWithError(codeSelf, "this is you")
 		return errSelf
 	}
 	if ref, ok := errors.AsType[*refusedError](err); ok {
-		qc.CloseWithError(codeRefused+quic.ApplicationErrorCode(ref.reason), clip(ref.text))
+		_ = qc.CloseWithError(codeRefused+quic.ApplicationErrorCode(ref.reason), clip(ref.text))
 		m.refusals.add(qc.RemoteAddr(), name, ref)
 		return ref
 	}
@@ -237,7 +237,7 @@ func (m *Mesh) turnAway(qc *quic.Conn, partial *peerConn, err error) error {
 			return ref
 		}
 	}
-	qc.CloseWithError(codeClosed, "handshake failed")
+	_ = qc.CloseWithError(codeClosed, "handshake failed")
 	return err
 }
 

@@ -17,7 +17,7 @@ type hello struct {
 
 // appendHello appends the wire form with its length before it: about, then the name, length-prefixed.
 func appendHello(b []byte, h hello) []byte {
-	return appendBytes(b, appendBytes(appendAbout(nil, h.about), h.name))
+	return appendBytes(b, appendBytes(encodeAbout(h.about), h.name))
 }
 
 // parseHello reads a hello without its length. Bytes after the last known field are ignored.

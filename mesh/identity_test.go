@@ -95,8 +95,11 @@ func TestIdentityFaultsAreSaidInASentence(t *testing.T) {
 		{"other key", Identity{CA: good.CA, Certificate: tls.Certificate{
 			Leaf: good.Certificate.Leaf, PrivateKey: foreign.Certificate.PrivateKey,
 		}}, "prod", "g1", now, "the key is not the certificate's"},
-		{"the CA itself", Identity{CA: ca.cert, Certificate: tls.Certificate{Leaf: ca.cert, PrivateKey: ca.key}},
-			"prod", "g1", now, "names no agent"},
+		{
+			"the CA itself",
+			Identity{CA: ca.cert, Certificate: tls.Certificate{Leaf: ca.cert, PrivateKey: ca.key}},
+			"prod", "g1", now, "names no agent",
+		},
 	} {
 		err := test.id.Check(test.mesh, test.peer, test.at)
 		if (test.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.want) {

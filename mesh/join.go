@@ -18,10 +18,9 @@ const seedsPerName = 3
 
 // seeds is how joining goes.
 type seeds struct {
-	mu   sync.Mutex
-	own  map[netip.AddrPort]bool // addresses where this agent found itself
-	err  map[string]error        // by seed: why the last try failed; nothing after one that worked
-	done bool                    // some seed has answered, or there is none but this agent
+	mu  sync.Mutex
+	own map[netip.AddrPort]bool // addresses where this agent found itself
+	err map[string]error        // by seed: why the last try failed; nothing after one that worked
 }
 
 func newSeeds() *seeds { return &seeds{own: map[netip.AddrPort]bool{}, err: map[string]error{}} }

@@ -54,6 +54,7 @@ func (k Kind) urgency() int8 {
 		return 5
 	case KindDigestPull:
 		return 6
+	default: // requests, and kinds without a name here
+		return 3
 	}
-	return 3
 }

@@ -2,22 +2,26 @@ package mesh
 
 import (
 	"context"
-	"log"
 	"log/slog"
 	"strings"
 )
 
-// memberlistLogger returns a logger whose lines, "[LEVEL] memberlist: text", become records of that level. What
-// memberlist calls an error is often a peer that went away: it becomes a warning.
-func memberlistLogger(l *slog.Logger) *log.Logger { return log.New(lineWriter{l}, "", 0) }
+// lineHandler handles memberlist's lines, "[LEVEL] memberlist: text", as records of that level. What memberlist calls
+// an error is often a peer that went away: it becomes a warning.
+type lineHandler struct{ slog.Handler }
 
-type lineWriter struct{ log *slog.Logger }
+// Enabled reports true: the level is known only when the line is read.
+func (lineHandler) Enabled(context.Context, slog.Level) bool { return true }
 
-// Write implements io.Writer for single lines.
-func (w lineWriter) Write(b []byte) (int, error) {
-	level, text := splitLevel(strings.TrimSpace(string(b)))
-	w.log.Log(context.Background(), level, strings.TrimPrefix(text, "memberlist: "), "from", "memberlist")
-	return len(b), nil
+// Handle implements slog.Handler for single lines.
+func (h lineHandler) Handle(ctx context.Context, r slog.Record) error {
+	level, text := splitLevel(strings.TrimSpace(r.Message))
+	if !h.Handler.Enabled(ctx, level) {
+		return nil
+	}
+	line := slog.NewRecord(r.Time, level, strings.TrimPrefix(text, "memberlist: "), r.PC)
+	line.AddAttrs(slog.String("from", "memberlist"))
+	return h.Handler.Handle(ctx, line)
 }
 
 func splitLevel(line string) (slog.Level, string) {

@@ -187,9 +187,9 @@ func (m *Mesh) Run(ctx context.Context) error {
 func (m *Mesh) stop(ln *quic.Listener) {
 	m.cancel(ErrClosed)
 	if list := m.list.Load(); list != nil {
-		list.Shutdown()
+		_ = list.Shutdown() // it fails only where the transport does
 	}
-	m.transport.Shutdown()
+	_ = m.transport.Shutdown()
 	if ln != nil {
 		ln.Close()
 	}
@@ -234,7 +234,7 @@ func (m *Mesh) spawn(f func()) bool {
 func (m *Mesh) Close() error {
 	m.cancel(ErrClosed)
 	if m.running.CompareAndSwap(false, true) {
-		m.transport.Shutdown()
+		_ = m.transport.Shutdown()
 		m.quic.Conn.Close()
 		close(m.done)
 	}

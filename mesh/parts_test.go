@@ -131,9 +131,11 @@ func TestMemberlistLinesBecomeRecords(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	l := memberlistLogger(slog.New(slog.NewTextHandler(&out, nil)))
+	l := slog.NewLogLogger(lineHandler{slog.NewTextHandler(&out, nil)}, slog.LevelInfo)
 	l.Printf("[WARN] memberlist: %d of 8", 3)
-	if !strings.Contains(out.String(), `level=WARN msg="3 of 8" from=memberlist`) {
+	l.Print("[DEBUG] memberlist: unwanted") // by a handler of level info
+	if got := out.String(); !strings.Contains(got, `level=WARN msg="3 of 8" from=memberlist`) ||
+		strings.Contains(got, "unwanted") {
 		t.Errorf("%q", out.String())
 	}
 }
@@ -189,7 +191,7 @@ func TestMemNetworkDelaysCutsAndBlocks(t *testing.T) {
 
 func TestMembersWithoutNameOrAddressAreVetoed(t *testing.T) {
 	d := newDelegate(&Mesh{metrics: mustMetrics(t)})
-	good := &memberlist.Node{Name: "g1", Meta: appendAbout(nil, someAbout)}
+	good := &memberlist.Node{Name: "g1", Meta: encodeAbout(someAbout)}
 	if err := d.NotifyAlive(good); err != nil {
 		t.Error(err)
 	}

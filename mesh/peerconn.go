@@ -59,7 +59,7 @@ func (c *peerConn) drain(on bool) {
 }
 
 func (c *peerConn) close(code quic.ApplicationErrorCode, why string) {
-	c.qc.CloseWithError(code, clip(why))
+	_ = c.qc.CloseWithError(code, clip(why))
 }
 
 // closeEach closes connections side by side: each waits for its own loop to send the packet.
@@ -154,7 +154,7 @@ func (m *Mesh) serveStream(pc *peerConn, qs *quic.Stream) {
 func servePing(s *Stream) {
 	var b [1]byte
 	if _, err := io.ReadFull(s, b[:]); err == nil {
-		s.Write(b[:])
+		_, _ = s.Write(b[:]) // a peer that went away needs no answer
 	}
 }
 
@@ -166,7 +166,7 @@ func (m *Mesh) ping(ctx context.Context, pc *peerConn) bool {
 	}
 	defer s.Close()
 	deadline, _ := ctx.Deadline()
-	s.SetDeadline(deadline)
+	_ = s.SetDeadline(deadline)
 	b := [1]byte{1}
 	if _, err := s.Write(b[:]); err != nil {
 		return false

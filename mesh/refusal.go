@@ -57,8 +57,9 @@ func (r reason) String() string {
 		return "bad_hello"
 	case reasonVetted:
 		return "vetted"
+	default: // also a number from a later version
+		return "other"
 	}
-	return "other"
 }
 
 // Refusal is one connection that came to nothing because one side would not have the other.

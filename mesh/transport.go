@@ -38,7 +38,7 @@ var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
 func newTransport(m *Mesh, sock net.PacketConn, addr netip.AddrPort) *transport {
 	if s, ok := sock.(interface{ SetReadBuffer(int) error }); ok {
-		s.SetReadBuffer(gossipBuffer) // as much as the system allows
+		_ = s.SetReadBuffer(gossipBuffer) // as much as the system allows
 	}
 	return &transport{
 		m: m, sock: sock, addr: addr, done: make(chan struct{}),
@@ -127,7 +127,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for messages
+	_ = s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for messages
 	return s, nil
 }
 

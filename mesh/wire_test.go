@@ -23,18 +23,18 @@ var wireOpts = cmp.Options{
 }
 
 func FuzzNodeMeta(f *testing.F) {
-	f.Add(appendAbout(nil, someAbout))
-	f.Add(appendAbout(nil, otherWay))
+	f.Add(encodeAbout(someAbout))
+	f.Add(encodeAbout(otherWay))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := parseAbout(b)
 		if err != nil {
 			return
 		}
-		again, err := parseAbout(append(appendAbout(nil, a), "what a later version adds"...))
+		again, err := parseAbout(append(encodeAbout(a), "what a later version adds"...))
 		if diff := cmp.Diff(a, again, wireOpts); err != nil || diff != "" {
 			t.Errorf("%v %s", err, diff)
 		}
-		if n := len(appendAbout(nil, a)); n > maxAbout {
+		if n := len(encodeAbout(a)); n > maxAbout {
 			t.Errorf("%d bytes", n)
 		}
 	})
@@ -72,7 +72,7 @@ func FuzzEnvelope(f *testing.F) {
 }
 
 func TestBadBytesAreErrors(t *testing.T) {
-	full := appendAbout(nil, someAbout)
+	full := encodeAbout(someAbout)
 	for i := range full {
 		if _, err := parseAbout(full[:i]); err == nil {
 			t.Errorf("node metadata cut to %d bytes was taken", i)
@@ -85,7 +85,7 @@ func TestBadBytesAreErrors(t *testing.T) {
 		{quic: someAbout.quic, meta: make([]byte, MaxMeta+1)},
 		{quic: someAbout.quic, started: 1 << 50},
 	} {
-		if _, err := parseAbout(appendAbout(nil, bad)); err == nil {
+		if _, err := parseAbout(encodeAbout(bad)); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
 	}

@@ -11,27 +11,53 @@ var (
 	commonRules = []rule{{nModel, kindString}, {nStream, kindBool}}
 
 	promptRules = []rule{
-		{nStreamOptions, kindObject}, {nN, kindNumber}, {nMaxTokens, kindNumber}, {nMaxCompletionTokens, kindNumber},
-		{nMaxOutputTokens, kindNumber}, {nStore, kindBool}, {nBackground, kindBool}, {nEcho, kindBool},
-		{nTools, kindArray}, {nToolChoice, kindString | kindObject}, {nChatTemplateKwargs, kindObject},
-		{nChatTemplate, kindString}, {nCacheSalt, kindString}, {nAddSpecialTokens, kindBool},
-		{nTruncation, kindString}, {nPreviousResponseID, kindString}, {nInstructions, kindString},
-		{nReasoningEffort, kindString}, {nInputIDs, kindArray},
+		{nStreamOptions, kindObject},
+		{nN, kindNumber},
+		{nMaxTokens, kindNumber},
+		{nMaxCompletionTokens, kindNumber},
+		{nMaxOutputTokens, kindNumber},
+		{nStore, kindBool},
+		{nBackground, kindBool},
+		{nEcho, kindBool},
+		{nTools, kindArray},
+		{nToolChoice, kindString | kindObject},
+		{nChatTemplateKwargs, kindObject},
+		{nChatTemplate, kindString},
+		{nCacheSalt, kindString},
+		{nAddSpecialTokens, kindBool},
+		{nTruncation, kindString},
+		{nPreviousResponseID, kindString},
+		{nInstructions, kindString},
+		{nReasoningEffort, kindString},
+		{nInputIDs, kindArray},
 	}
 	messageRules = []rule{
-		{nRole, kindString}, {nContent, kindString | kindArray}, {nName, kindString}, {nReasoning, kindString},
-		{nReasoningContent, kindString}, {nToolCalls, kindArray}, {nToolCallID, kindString},
+		{nRole, kindString},
+		{nContent, kindString | kindArray},
+		{nName, kindString},
+		{nReasoning, kindString},
+		{nReasoningContent, kindString},
+		{nToolCalls, kindArray},
+		{nToolCallID, kindString},
 	}
 	partRules = []rule{{nType, kindString}, {nText, kindString}, {nRefusal, kindString}, {nThinking, kindString}}
 	callRules = []rule{{nID, kindString}, {nFunction, kindObject}, {nCustom, kindObject}, {nName, kindString}}
 	nameRules = []rule{{nName, kindString}}
 	toolRules = []rule{{nType, kindString}, {nFunction, kindObject}, {nName, kindString}, {nDescription, kindString}}
 	itemRules = []rule{
-		{nType, kindString}, {nRole, kindString}, {nContent, kindString | kindArray}, {nName, kindString},
-		{nCallID, kindString}, {nSummary, kindArray},
+		{nType, kindString},
+		{nRole, kindString},
+		{nContent, kindString | kindArray},
+		{nName, kindString},
+		{nCallID, kindString},
+		{nSummary, kindArray},
 	}
 	blockRules = []rule{
-		{nType, kindString}, {nText, kindString}, {nThinking, kindString}, {nID, kindString}, {nName, kindString},
+		{nType, kindString},
+		{nText, kindString},
+		{nThinking, kindString},
+		{nID, kindString},
+		{nName, kindString},
 		{nToolUseID, kindString},
 	}
 )
@@ -115,7 +141,14 @@ func (r *Request) checkPrompt() *Error {
 			}
 		}
 		return r.checkMessages(r.checkMessage)
+	default: // the route of messages, and the count of their tokens
+		return r.checkTurns()
 	}
+}
+
+// checkTurns checks the system blocks and messages of the messages route.
+func (r *Request) checkTurns() *Error {
+	d, m := &r.doc, &r.top
 	if err := d.obey(m, []rule{{nSystem, kindString | kindArray}}); err != nil {
 		return err
 	}
@@ -301,8 +334,9 @@ func (r *Request) checkCompletion() *Error {
 			}
 			return r.checkTokens(e, nNone)
 		})
+	default:
+		return r.checkTokens(v, nPrompt)
 	}
-	return r.checkTokens(v, nPrompt)
 }
 
 func (r *Request) want(v span, k kind) *Error {

@@ -28,6 +28,7 @@ func hints(route Route) [][]byte {
 		}
 	case RouteMessages:
 		hints = append(hints, []byte("message_stop"))
+	default: // the others end with doneMarker
 	}
 	// A name or type may be written with escapes, which no engine does: then the whole event is read.
 	return append(hints, []byte(`\u00`))
@@ -53,8 +54,9 @@ func (s *Stream) look(data []byte) finding {
 		return s.lookResponse(&d, &top)
 	case RouteMessages:
 		return s.lookMessage(&d, &top)
+	default:
+		return s.lookChunk(&d, &top)
 	}
-	return s.lookChunk(&d, &top)
 }
 
 func (s *Stream) hinted(data []byte) bool {

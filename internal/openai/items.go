@@ -78,7 +78,7 @@ func (w *walker) items(v span, leading bool) {
 		var m members
 		w.d.fill(v, &m)
 		t := w.d.itemType(&m)
-		if leading && !(t == itemMessage && w.d.leads(&m)) {
+		if leading && (t != itemMessage || !w.d.leads(&m)) {
 			leading = false
 			w.tools()
 		}
@@ -116,6 +116,7 @@ func (w *walker) item(t itemType, m *members, at stage) stage {
 		w.field(tagRole, m[nRole])
 		w.content(m[nContent])
 		w.mark(markMessage)
+	default: // a reference or an unknown item: neither has text that could be read
 	}
 	return at
 }

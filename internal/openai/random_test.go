@@ -171,8 +171,9 @@ func (g *generator) request(route Route) string {
 		return strings.Replace(g.object(rootNames+" instructions"), "{", `{"input":`+items+",", 1)
 	case RouteMessages:
 		return strings.Replace(g.object(rootNames+" system"), "{", `{"messages":`+g.value("turns")+",", 1)
+	default:
+		return g.object(rootNames + " messages!")
 	}
-	return g.object(rootNames + " messages!")
 }
 
 func TestRandomBodiesWalkAsTheTwin(t *testing.T) {

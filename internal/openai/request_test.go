@@ -39,10 +39,14 @@ var refusedTests = []refusedTest{
 	{RouteChat, `{"model":"m","messages":[{"role":"user"},7]}`, "messages[1]", ReasonType},
 	{RouteChat, `{"model":"m","messages":[{"content":"x"}]}`, "messages[0].role", ReasonMissing},
 	{RouteChat, `{"model":"m","messages":[{"role":"user","content":{}}]}`, "messages[0].content", ReasonType},
-	{RouteChat,
-		`{"model":"m","messages":[{"role":"user","content":[{"text":1}]}]}`, "messages[0].content[0].text", ReasonType},
-	{RouteChat,
-		`{"model":"m","messages":[{"role":"a","tool_calls":[{"function":{"name":1}}]}]}`, "messages[0].tool_calls[0].function.name", ReasonType},
+	{
+		RouteChat,
+		`{"model":"m","messages":[{"role":"user","content":[{"text":1}]}]}`, "messages[0].content[0].text", ReasonType,
+	},
+	{
+		RouteChat,
+		`{"model":"m","messages":[{"role":"a","tool_calls":[{"function":{"name":1}}]}]}`, "messages[0].tool_calls[0].function.name", ReasonType,
+	},
 	{RouteChat, `{"model":"m","messages":[{"role":"a","tool_calls":{}}]}`, "messages[0].tool_calls", ReasonType},
 	{RouteChat, body(`{‹M›,‹U›,"tools":[{"function":{"description":1}}]}`), "tools[0].function.description", ReasonType},
 	{RouteChat, body(`{‹M›,‹U›,"tools":[1]}`), "tools[0]", ReasonType},
@@ -62,8 +66,10 @@ var refusedTests = []refusedTest{
 	{RouteResponses, `{"model":"m","input":[{"type":"reasoning","summary":[1]}]}`, "input[0].summary[0]", ReasonType},
 	{RouteMessages, `{"model":"m","messages":[{"role":"user","content":["x"]}]}`, "messages[0].content[0]", ReasonType},
 	{RouteMessages, body(`{‹M›,‹U›,"system":{}}`), "system", ReasonType},
-	{RouteMessages,
-		`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":1}]}]}]}`, "messages[0].content[0].content[0].type", ReasonType},
+	{
+		RouteMessages,
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":1}]}]}]}`, "messages[0].content[0].content[0].type", ReasonType,
+	},
 	{RouteCountTokens, `{"model":"m"}`, "messages", ReasonMissing},
 	{RouteEmbeddings, `{"input":"x"}`, "model", ReasonMissing},
 	{RouteChat, body(`{‹M›,‹U›,"p\u0072iority":0}`), "priority", ReasonField},
@@ -145,34 +151,64 @@ func TestRequestIsReadForRouting(t *testing.T) {
 		want  read
 	}{
 		{RouteChat, body(`{"model":"\u006d/x",‹U›}`), read{Model: "m/x", N: 1, Prompts: 1, Usage: true}},
-		{RouteChat, body(`{‹M›,‹U›,"stream":true,"n":3,"max_tokens":5,"max_completion_tokens":7,"user":"u"}`),
-			read{Model: "m", Stream: true, N: 3, Prompts: 1, Max: 7, Sesson: "u"}},
-		{RouteChat, body(`{‹M›,‹U›,"stream":true,"stream_options":{"include_usage":true},"store":true,"session_id":"s","user":"u"}`),
-			read{Model: "m", Stream: true, Usage: true, N: 1, Prompts: 1, Stored: true, Sesson: "s"}},
-		{RouteResponses,
+		{
+			RouteChat, body(`{‹M›,‹U›,"stream":true,"n":3,"max_tokens":5,"max_completion_tokens":7,"user":"u"}`),
+			read{Model: "m", Stream: true, N: 3, Prompts: 1, Max: 7, Sesson: "u"},
+		},
+		{
+			RouteChat, body(`{‹M›,‹U›,"stream":true,"stream_options":{"include_usage":true},"store":true,"session_id":"s","user":"u"}`),
+			read{Model: "m", Stream: true, Usage: true, N: 1, Prompts: 1, Stored: true, Sesson: "s"},
+		},
+		{
+			RouteResponses,
 			`{"model":"m","input":"x","background":true,"max_output_tokens":9,"prompt_cache_key":"k","metadata":{"session_id":"s"}}`,
-			read{Model: "m", Usage: true, N: 1, Prompts: 1, Max: 9, Stored: true, Background: true, Sesson: "s"}},
-		{RouteResponses, `{"model":"m","previous_response_id":"resp_1","store":false}`,
-			read{Model: "m", Usage: true, N: 1, Prompts: 1, Previous: "resp_1", Keyless: "stored"}},
-		{RouteResponses, `{"model":"m","input":[{"type":"item_reference","id":"x"}],"store":false}`,
-			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "stored"}},
-		{RouteResponses,
-			`{"model":"m","prompt":{"id":"x"},"store":false}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "template"}},
-		{RouteResponses,
-			`{"model":"m","input":"x","truncation":"auto","store":false}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "truncation"}},
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Max: 9, Stored: true, Background: true, Sesson: "s"},
+		},
+		{
+			RouteResponses, `{"model":"m","previous_response_id":"resp_1","store":false}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Previous: "resp_1", Keyless: "stored"},
+		},
+		{
+			RouteResponses, `{"model":"m","input":[{"type":"item_reference","id":"x"}],"store":false}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "stored"},
+		},
+		{
+			RouteResponses,
+			`{"model":"m","prompt":{"id":"x"},"store":false}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "template"},
+		},
+		{
+			RouteResponses,
+			`{"model":"m","input":"x","truncation":"auto","store":false}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "truncation"},
+		},
 		{RouteCompletions, `{"model":"m","prompt":["a","b","c"]}`, read{Model: "m", Usage: true, N: 1, Prompts: 3}},
 		{RouteCompletions, `{"model":"m","prompt":[[1],[2]]}`, read{Model: "m", Usage: true, N: 1, Prompts: 2}},
 		{RouteCompletions, `{"model":"m","prompt":[1,2]}`, read{Model: "m", Usage: true, N: 1, Prompts: 1}},
-		{RouteCompletions,
-			`{"model":"m","prompt":"p","truncate_prompt_tokens":5}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "truncation"}},
-		{RouteCompletions,
-			`{"model":"m","prompt":"p","suffix":"s"}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "suffix"}},
-		{RouteCompletions,
-			`{"model":"m","prompt":"p","echo":true,"logprobs":1}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "prompt_logprobs"}},
-		{RouteCompletions,
-			`{"model":"m","prompt_embeds":"AA"}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "embeds"}},
-		{RouteMessages, body(`{‹M›,‹U›,"stream":true,"max_tokens":4,"metadata":{"user_id":"u"}}`),
-			read{Model: "m", Stream: true, Usage: true, N: 1, Prompts: 1, Max: 4, Sesson: "u"}},
+		{
+			RouteCompletions,
+			`{"model":"m","prompt":"p","truncate_prompt_tokens":5}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "truncation"},
+		},
+		{
+			RouteCompletions,
+			`{"model":"m","prompt":"p","suffix":"s"}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "suffix"},
+		},
+		{
+			RouteCompletions,
+			`{"model":"m","prompt":"p","echo":true,"logprobs":1}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "prompt_logprobs"},
+		},
+		{
+			RouteCompletions,
+			`{"model":"m","prompt_embeds":"AA"}`,
+			read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "embeds"},
+		},
+		{
+			RouteMessages, body(`{‹M›,‹U›,"stream":true,"max_tokens":4,"metadata":{"user_id":"u"}}`),
+			read{Model: "m", Stream: true, Usage: true, N: 1, Prompts: 1, Max: 4, Sesson: "u"},
+		},
 		{RouteCountTokens, body(`{‹M›,‹U›}`), read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "count_tokens"}},
 		{RouteEmbeddings, `{"model":"m","input":[1]}`, read{Model: "m", Usage: true, N: 1, Prompts: 1, Keyless: "pooling"}},
 		{RouteModels, ``, read{N: 1, Prompts: 1, Keyless: "no_prompt"}},
@@ -183,8 +219,10 @@ func TestRequestIsReadForRouting(t *testing.T) {
 			t.Errorf("Parse(%v, %s): %v", tt.route, tt.body, err)
 			continue
 		}
-		got := read{r.Model, r.Stream, r.IncludeUsage, r.N, r.Prompts, r.MaxTokens, r.Stored, r.Background,
-			r.Keyless, r.Previous, r.SessionID}
+		got := read{
+			r.Model, r.Stream, r.IncludeUsage, r.N, r.Prompts, r.MaxTokens, r.Stored, r.Background,
+			r.Keyless, r.Previous, r.SessionID,
+		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("Parse(%v, %s) (-want +got):\n%s", tt.route, tt.body, diff)
 		}

@@ -99,7 +99,7 @@ func (s *scanner) value(i, depth int) int {
 func (s *scanner) nest(i, depth int) int {
 	place := len(s.long)
 	s.long = append(s.long, span{lo: uint32(i)})
-	end := -1
+	var end int
 	if s.b[i] == '{' {
 		end = s.object(i+1, depth)
 	} else {

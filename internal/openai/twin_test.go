@@ -256,15 +256,19 @@ func (t *twin) root(model string) {
 		t.field(tagSpecialTokens, v.json("", ""))
 	}
 	if t.layout&LayoutEffortHead != 0 {
-		for _, v := range []*node{top.get("reasoning_effort"), top.get("reasoning").get("effort"),
-			top.get("output_config").get("effort"), options.get("reasoning_effort")} {
+		for _, v := range []*node{
+			top.get("reasoning_effort"), top.get("reasoning").get("effort"),
+			top.get("output_config").get("effort"), options.get("reasoning_effort"),
+		} {
 			if v != nil && v.value() != "" {
 				t.field(tagEffort, v.value())
 				break
 			}
 		}
-		for _, v := range []*node{top.get("thinking"), top.get("enable_thinking"), options.get("enable_thinking"),
-			options.get("thinking")} {
+		for _, v := range []*node{
+			top.get("thinking"), top.get("enable_thinking"), options.get("enable_thinking"),
+			options.get("thinking"),
+		} {
 			if v != nil {
 				t.field(tagThinking, v.value())
 				break
@@ -371,11 +375,11 @@ func (t *twin) tools(list *node) []piece {
 
 // conversation returns the messages and how many of them lead.
 func (t *twin) conversation() ([]twinMessage, int) {
-	var list []twinMessage
 	switch t.route {
 	case RouteMessages:
 		return t.turns()
 	case RouteResponses:
+		var list []twinMessage
 		if s := t.top.get("instructions").text(); s != "" {
 			list = append(list, twinMessage{role: "system", parts: []twinPart{{text: s}}})
 		}
@@ -383,7 +387,14 @@ func (t *twin) conversation() ([]twinMessage, int) {
 			return append(list, twinMessage{role: "user", parts: []twinPart{{text: v.text()}}}), len(list)
 		}
 		return t.items(list)
+	default:
+		return t.messages()
 	}
+}
+
+// messages returns those of the chat route, and how many of them lead.
+func (t *twin) messages() ([]twinMessage, int) {
+	var list []twinMessage
 	leading := -1
 	for i, v := range t.top.get("messages").array() {
 		m := t.message(v)
@@ -504,7 +515,8 @@ func (t *twin) items(list []twinMessage) ([]twinMessage, int) {
 	for _, v := range t.top.get("input").array() {
 		role, typ := v.get("role").text(), v.get("type").text()
 		isMessage := typ == "" || typ == "message"
-		if leading < 0 && !(isMessage && (role == "system" || role == "developer")) {
+		leads := isMessage && (role == "system" || role == "developer")
+		if leading < 0 && !leads {
 			leading = len(list)
 		}
 		switch {

@@ -41,7 +41,7 @@ func (t *twin) refused() bool {
 // kinds reports whether every field in the pairs of name and kinds is absent or of one of its kinds.
 func (n *node) kinds(pairs ...string) bool {
 	for i := 0; i < len(pairs); i += 2 {
-		for _, name := range strings.Fields(pairs[i]) {
+		for name := range strings.FieldsSeq(pairs[i]) {
 			if v := n.get(name); v != nil && !v.is(pairs[i+1]) {
 				return false
 			}
@@ -117,7 +117,13 @@ func (t *twin) promptOK() bool {
 			return true
 		}
 		return list.is("[") && len(list.list) > 0 && all(list.list, t.messageOK)
+	default:
+		return t.turnsOK()
 	}
+}
+
+func (t *twin) turnsOK() bool {
+	top := t.top
 	list := top.get("messages")
 	return top.kinds("system", `"[`) && all(top.get("system").array(), t.blockOK) &&
 		list.is("[") && len(list.list) > 0 && all(list.list, func(n *node) bool {

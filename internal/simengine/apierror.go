@@ -79,7 +79,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	b := marshal(nil, v)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(b)
+	_, _ = w.Write(b) // a client that went away needs no answer
 }
 
 // marshal appends the JSON of v to b.

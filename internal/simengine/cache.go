@@ -1,5 +1,7 @@
 package simengine
 
+import "slices"
+
 // The KV cache is one pool of fixed-size blocks for all groups. A block that was stored stays findable by its key after
 // its request has ended, in a list ordered by release; a new block is a blank one, or evicts the head of that list.
 // Two requests that compute the same prefix at the same time store a copy each, and both copies stay until evicted.
@@ -288,7 +290,7 @@ func (c *cache) extend(s *sequence, n int) bool {
 // release lets go all blocks of a request, tail first, so that eviction takes the leaves of a shared prefix first.
 func (c *cache) release(s *sequence) {
 	for g := range s.held {
-		for i := len(s.held[g]) - 1; i >= 0; i-- {
+		for i := range slices.Backward(s.held[g]) {
 			c.drop(s, g, i)
 		}
 	}

@@ -154,7 +154,7 @@ func (c *dumbCache) commit(s *dumbSequence, n int) {
 	for g := range c.groups {
 		for i := s.done; i < full; i++ {
 			b := s.held[blockKey{g, uint64(i)}]
-			if b != nil && !(c.unique && c.find(g, s.chain[i]) != nil) {
+			if b != nil && (!c.unique || c.find(g, s.chain[i]) == nil) {
 				b.key, b.stored, b.age = blockKey{g, s.chain[i].key}, true, c.tick()
 			}
 		}

@@ -27,7 +27,7 @@ type chainer struct {
 func (h *chainer) chain(tokens []Token, realm, salt string) []link {
 	links := make([]link, 0, len(tokens)/h.blockTokens)
 	root := xxhash.NewWithSeed(h.seed) // vLLM seeds its hashes at random, so they differ from process to process
-	root.WriteString(realm)
+	_, _ = root.WriteString(realm)     // a hash takes everything
 	parent := root.Sum64()
 	sha := shaRoot(salt)
 	buf := make([]byte, 8+4*h.blockTokens)

@@ -43,9 +43,10 @@ func (e *Engine) chat(w http.ResponseWriter, r *http.Request, body []byte) error
 // chatPrompt renders and tokenises a chat request, and says whether its answer begins with a thought.
 func (e *Engine) chatPrompt(req *chatRequest) (prompt []Token, thinking bool, err error) {
 	ids := req.InputIDs
-	if e.cfg.Kind == KindTRTLLM {
+	switch e.cfg.Kind {
+	case KindTRTLLM:
 		ids = req.PromptTokenIDs
-	} else if e.cfg.Kind == KindVLLM {
+	case KindVLLM:
 		ids = nil
 	}
 	if ids != nil {

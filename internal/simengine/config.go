@@ -178,13 +178,13 @@ func (c *Config) Validate() error {
 func (c *Config) validateModel() error {
 	var errs []error
 	if !slices.Contains([]string{KindVLLM, KindSGLang, KindTRTLLM}, c.Kind) {
-		errs = append(errs, fmt.Errorf("Kind (%q) must be vllm, sglang or trtllm", c.Kind))
+		errs = append(errs, fmt.Errorf("field Kind (%q) must be vllm, sglang or trtllm", c.Kind))
 	}
 	if c.Model == "" {
-		errs = append(errs, errors.New("Model must not be empty"))
+		errs = append(errs, errors.New("field Model must not be empty"))
 	}
 	if rendererOf(c.Template) == nil {
-		errs = append(errs, fmt.Errorf("Template (%q) is not known", c.Template))
+		errs = append(errs, fmt.Errorf("field Template (%q) is not known", c.Template))
 	}
 	return errors.Join(errs...)
 }

@@ -61,8 +61,9 @@ func drained(e *kvEvent) map[string]any {
 		return map[string]any{"type": "stored", "parent_hash": parent, "blocks": drainedBlocks(e)}
 	case eventRemoved:
 		return map[string]any{"type": "removed", "block_hashes": signed(e.hashes)}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // drainedBlocks: an event of this kind stores one block.

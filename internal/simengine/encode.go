@@ -125,8 +125,9 @@ func (c *encoder) mapEvent(b []byte, e *kvEvent) []byte {
 			b = msgp.AppendUint64(msgp.AppendString(b, "group_idx"), uint64(e.group))
 		}
 		return b
+	default:
+		return appendKey(msgp.AppendMapHeader(b, 1), "type", "AllBlocksCleared")
 	}
-	return appendKey(msgp.AppendMapHeader(b, 1), "type", "AllBlocksCleared")
 }
 
 func (c *encoder) storedMap(b []byte, e *kvEvent) []byte {

@@ -71,7 +71,7 @@ func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var busy sync.RWMutex // held for reading by every handler: http.Server.Close does not wait for them
-	defer func() { busy.Lock(); busy.Unlock() }()
+	defer awaitIdle(&busy)
 	srv := &http.Server{
 		Handler: holding(&busy, e.Handler()), IdleTimeout: e.cfg.KeepAlive, ReadHeaderTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -91,6 +91,12 @@ func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 		return nil
 	}
 	return fmt.Errorf("serve engine: %w", err)
+}
+
+// awaitIdle waits for the handlers that hold mu.
+func awaitIdle(mu *sync.RWMutex) {
+	mu.Lock()
+	defer mu.Unlock()
 }
 
 func holding(mu *sync.RWMutex, h http.Handler) http.Handler {

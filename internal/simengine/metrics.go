@@ -18,7 +18,7 @@ func (x *exposition) metric(kind, name string, v any) {
 
 func (x *exposition) serve(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write([]byte(x.String()))
+	_, _ = w.Write([]byte(x.String())) // a client that went away needs no answer
 }
 
 // usageShare is the share of blocks that running requests hold.

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -351,7 +351,7 @@ func TestAnotherZMTPImplementationUnderstandsUs(t *testing.T) {
 		resp.Body.Close()
 	}
 	post(0)
-	quiet := zmq4.WithLogger(log.New(io.Discard, "", 0))
+	quiet := zmq4.WithLogger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))
 	sub := zmq4.NewSub(ctx, quiet)
 	defer sub.Close()
 	if err := sub.Dial(e.events.endpoint()); err != nil {

@@ -78,8 +78,8 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		reset(w)
 	case f.Hang:
 		e.countFault()
-		// net/http sees the connection end only once the body is read.
-		io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes))
+		// net/http sees the connection end only once the body is read, however far that goes.
+		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes))
 		<-r.Context().Done()
 	case f.Unavailable:
 		e.countFault()
@@ -161,7 +161,7 @@ func reset(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler) // HTTP/2: net/http resets the stream
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		tcp.SetLinger(0)
+		_ = tcp.SetLinger(0) // it fails only where the connection is gone already
 	}
 	conn.Close()
 }

@@ -44,7 +44,7 @@ func (s *scheduler) submit(jobs []*job) {
 	now := time.Now()
 	for _, j := range jobs {
 		j.arrived = now
-		s.stats.submitted(now, j)
+		s.stats.submitted(now)
 		s.waiting = append(s.waiting, j)
 	}
 	s.startPrefill()
@@ -75,6 +75,7 @@ func (s *scheduler) unqueue(j *job) {
 		s.prefill = nil
 	case jobDecoding:
 		s.decoding = without(s.decoding, j)
+	case jobEnded: // it stands nowhere
 	}
 }
 

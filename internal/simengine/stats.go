@@ -50,7 +50,7 @@ func (c *counters) advance(now time.Time) {
 	c.since = now
 }
 
-func (c *counters) submitted(now time.Time, j *job) {
+func (c *counters) submitted(now time.Time) {
 	c.advance(now)
 	c.inFlight++
 	c.Sequences++

@@ -125,8 +125,8 @@ func splitSystem(turns []turn) (head, rest []turn) {
 }
 
 func lastUser(turns []turn) int {
-	for i := len(turns) - 1; i >= 0; i-- {
-		if turns[i].role == "user" {
+	for i, t := range slices.Backward(turns) {
+		if t.role == "user" {
 			return i
 		}
 	}

@@ -38,7 +38,7 @@ type zmtpConn struct {
 
 // openZMTP greets the peer as a socket of the given type; the connection is useless after an error.
 func openZMTP(conn net.Conn, socket string) (*zmtpConn, error) {
-	conn.SetDeadline(time.Now().Add(handshakeTime))
+	_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // where this fails, so does the greeting
 	c := &zmtpConn{conn: conn, r: bufio.NewReader(conn)}
 	if err := c.greet(); err != nil {
 		return nil, fmt.Errorf("greet peer: %w", err)

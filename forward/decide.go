@@ -16,7 +16,8 @@ type Candidate struct {
 	Load       engine.Load
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
 	Overlap    float64 // canonical bytes of the prompt that its digest holds
-	Probed     bool    // Load is the answer to a probe for this decision
+	Asked      bool    // it is among the best, those that are probed for this decision
+	Probed     bool    // Load is the answer to that probe, or an own engine's load read for it
 	Score      float64 // seconds; set by Rank
 }
 
@@ -56,6 +57,13 @@ func (c *Candidate) NewSeconds(q Question) float64 {
 		rate = engine.DefaultPrefillRate
 	}
 	return max(q.Bytes-c.Overlap, 0) / c.bytesPerToken() / rate
+}
+
+// WholeSeconds is the time that the engine would need for the whole prompt.
+func (c *Candidate) WholeSeconds(q Question) float64 {
+	cold := *c
+	cold.Overlap = 0
+	return cold.NewSeconds(q)
 }
 
 // score is u + 3x + 50 ms × r: the seconds queued, thrice the new work, and what one more running request costs.
@@ -145,8 +153,9 @@ func hasChance(order []int, short []Candidate, best float64) bool {
 	return slices.ContainsFunc(order, func(i int) bool { return short[i].Overlap == 0 || short[i].Overlap < best/2 })
 }
 
-// Rank scores the candidates and sorts them: those that answered a probe first, then by score, lowest first, ties at
-// random. Candidates that are not eligible, or are suspect and did not answer a probe, are left out.
+// Rank scores the candidates and sorts them: those that were asked first, then by score, lowest first, ties at random. One
+// whose answer is late competes with what heartbeats told: a holder is worth more than a fresh number. Candidates that
+// are not eligible, or are suspect and did not answer a probe, are left out.
 func Rank(q Question, short []Candidate, rng *rand.Rand) []Candidate {
 	ranked := slices.DeleteFunc(slices.Clone(short), func(c Candidate) bool {
 		return !c.Eligible() || (c.State == Suspect && !c.Probed)
@@ -156,8 +165,8 @@ func Rank(q Question, short []Candidate, rng *rand.Rand) []Candidate {
 		ranked[i].Score = ranked[i].score(q)
 	}
 	slices.SortStableFunc(ranked, func(a, b Candidate) int {
-		if a.Probed != b.Probed {
-			return cmp.Compare(flag(b.Probed), flag(a.Probed))
+		if a.Asked != b.Asked {
+			return cmp.Compare(flag(b.Asked), flag(a.Asked))
 		}
 		return cmp.Compare(a.Score, b.Score)
 	})

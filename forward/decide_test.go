@@ -47,9 +47,13 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 		{"never a full one", []Candidate{
 			with(candidate("a/0", 64000, 0, 0), full), candidate("b/0", 0, 9, 50),
 		}, "b/0", "only"},
-		{"the one that answered a probe before one that did not", []Candidate{
-			candidate("a/0", 0, 0, 0), with(candidate("b/0", 0, 1, 0), func(c *Candidate) { c.Probed = true }),
+		{"one that was asked before one that was not", []Candidate{
+			candidate("a/0", 0, 0, 0), with(candidate("b/0", 0, 1, 0), func(c *Candidate) { c.Asked = true }),
 		}, "b/0", "cold"},
+		{"the holder although its answer is late", []Candidate{
+			with(candidate("a/0", 0, 0, 0), func(c *Candidate) { c.Asked, c.Probed = true, true }),
+			with(candidate("b/0", 64000, 0, 0), func(c *Candidate) { c.Asked = true }),
+		}, "b/0", "prefix"},
 		{"no suspect without a probe", []Candidate{
 			with(candidate("a/0", 64000, 0, 0), func(c *Candidate) { c.State = Suspect }), candidate("b/0", 0, 2, 0),
 		}, "b/0", "only"},

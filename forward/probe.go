@@ -23,13 +23,14 @@ func (x *exchange) probe(short []Candidate) {
 	asked, wait := 0, probeFloor
 	for _, i := range set {
 		c := &short[i]
+		c.Asked = true
 		if c.State == Own {
 			c.Probed = true
 			continue
 		}
 		rtt := x.g.Peers.RTT(c.ID.Agent())
-		if rtt.Seconds() > c.NewSeconds(Question{Bytes: x.q.Bytes}) && c.State == Fresh {
-			continue // the round trip costs more than the whole prefill
+		if rtt.Seconds() > c.WholeSeconds(x.q) && c.State == Fresh {
+			continue // the round trip costs more than any choice can save
 		}
 		asked++
 		wait = max(wait, probeWait(rtt))

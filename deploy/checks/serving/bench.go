@@ -34,7 +34,9 @@ func benchBounds() []benchBound {
 func checkBench(ctx context.Context, h *harness) error {
 	results := map[string]benchResult{}
 	for _, dir := range []string{"./forward", "./cachestate"} {
-		out, err := run(ctx, h.root, nil, "go", "test", "-run", "^$", "-bench", benchPattern(dir), "-benchmem", "-benchtime", "0.5s", "-count=3", dir)
+		out, err := command{dir: h.root, args: []string{
+			"go", "test", "-run", "^$", "-bench", benchPattern(dir), "-benchmem", "-benchtime", "0.5s", "-count=3", dir,
+		}}.run(ctx)
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ type demoResult struct {
 // checkDemo runs the demo as a newcomer does.
 func checkDemo(ctx context.Context, h *harness) error {
 	start := time.Now()
-	out, err := run(ctx, h.root, nil, h.bin, "demo", "--json")
+	out, err := command{dir: h.root, args: []string{h.bin, "demo", "--json"}}.run(ctx)
 	if err != nil {
 		return err
 	}

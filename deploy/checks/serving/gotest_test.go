@@ -21,6 +21,10 @@ ok  	github.com/kvmesh/kvmesh/forward	3.1s
 	if diff := cmp.Diff(want, readBench(out), cmp.AllowUnexported(benchResult{})); diff != "" {
 		t.Errorf("readBench (-want +got):\n%s", diff)
 	}
+	failed := "--- FAIL: TestA (0.1s)\n    a_test.go:1: FAIL\nFAIL\nFAIL\tm/p\t0.2s\n"
+	if diff := cmp.Diff([]string{"--- FAIL: TestA (0.1s)", "FAIL\tm/p\t0.2s"}, failures(failed)); diff != "" {
+		t.Errorf("failures (-want +got):\n%s", diff)
+	}
 	if n := passedPackages(out); n != 1 {
 		t.Errorf("passedPackages = %d, want 1", n)
 	}

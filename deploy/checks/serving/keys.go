@@ -40,8 +40,10 @@ func checkKeys(ctx context.Context, h *harness) error {
 		_, test, _ := strings.Cut(name, ".")
 		pattern = append(pattern, test)
 	}
-	out, err := run(ctx, h.root, nil, "go", "test", "-json", "-count=1", "-run", "^("+strings.Join(pattern, "|")+")$",
-		"./cachestate", "./internal/openai", "./forward")
+	out, err := command{dir: h.root, args: []string{
+		"go", "test", "-json", "-count=1", "-run", "^(" + strings.Join(pattern, "|") + ")$",
+		"./cachestate", "./internal/openai", "./forward",
+	}}.run(ctx)
 	r, readErr := readTests(out)
 	if readErr != nil || r.passed+r.failed == 0 {
 		return firstError(readErr, err)

@@ -53,7 +53,8 @@ func startMesh(ctx context.Context, h *harness, names []string, engineFlags ...s
 		return nil, err
 	}
 	certs := filepath.Join(m.dir, "certs")
-	if _, err := run(ctx, m.dir, nil, h.bin, append([]string{"cert", "--dir", certs, "--mesh-id", "checks"}, names...)...); err != nil {
+	makeCerts := command{dir: m.dir, args: append([]string{h.bin, "cert", "--dir", certs, "--mesh-id", "checks"}, names...)}
+	if _, err := makeCerts.run(ctx); err != nil {
 		return nil, err
 	}
 	for _, name := range names {

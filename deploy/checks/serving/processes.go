@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -108,18 +109,46 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// run runs a tool to its end and returns its output. Extra is added to the environment.
-func run(ctx context.Context, dir string, extra []string, name string, args ...string) (stdout string, err error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	var out, all bytes.Buffer
-	cmd.Dir, cmd.Env = dir, append(cleanEnv(), extra...)
+// command is a tool that runs to its end.
+type command struct {
+	dir  string
+	args []string // the first is the program
+	env  []string // added to the environment
+	log  string   // file that keeps its whole output; "" for none
+}
+
+// run returns the command's standard output. When ctx ends, the command and what it started are told to end too: it has
+// a process group of its own.
+func (c command) run(ctx context.Context) (stdout string, err error) {
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	var out bytes.Buffer
+	var all sharedBuffer
+	cmd.Dir, cmd.Env = c.dir, append(cleanEnv(), c.env...)
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &all), &all
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets make and go end their own children
-	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w; it ended with: %s", name, strings.Join(args, " "), err, tail(all.String(), 600))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	err = cmd.Run()
+	if c.log != "" {
+		err = errors.Join(err, os.WriteFile(c.log, all.Bytes(), 0o600))
 	}
-	return out.String(), nil
+	if err != nil {
+		err = fmt.Errorf("%s: %w; it ended with: %s", strings.Join(c.args, " "), err, tail(all.String(), 600))
+	}
+	return out.String(), err
+}
+
+// sharedBuffer takes the two outputs of a process, which are copied at the same time. It is read after the process's end.
+type sharedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *sharedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
 }
 
 // tail returns the last n bytes of s, in one line.

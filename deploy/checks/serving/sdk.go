@@ -125,7 +125,8 @@ func (h *harness) sdkClients(ctx context.Context) ([]sdkClient, error) {
 	cases := filepath.Join(source, "cases.json")
 	binary := filepath.Join(h.dir, "sdk-go")
 	h.say("sdk: builds the Go client; its first build takes 100 s of CPU")
-	if _, err := run(ctx, source, nil, "go", "build", "-o", binary, "."); err != nil {
+	build := command{dir: source, args: []string{"go", "build", "-o", binary, "."}}
+	if _, err := build.run(ctx); err != nil {
 		return nil, err
 	}
 	clients := []sdkClient{{"openai_go", tool(h.dir, binary, func(base string) []string {
@@ -170,7 +171,7 @@ func (h *harness) installNode(ctx context.Context, source string) (string, error
 			return "", err
 		}
 	}
-	_, err := run(ctx, dir, nil, "npm", "ci", "--no-progress")
+	_, err := command{dir: dir, args: []string{"npm", "ci", "--no-progress"}}.run(ctx)
 	return dir, err
 }
 
@@ -179,7 +180,7 @@ func tool(dir, name string, args func(base string) []string) func(context.Contex
 	return func(ctx context.Context, base string) ([]sdkResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		defer cancel()
-		out, err := run(ctx, dir, nil, name, args(base)...)
+		out, err := command{dir: dir, args: append([]string{name}, args(base)...)}.run(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,136 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
+)
+
+// good returns the messages and the datagram of an agent with two engines.
+func good(t testing.TB, r *rig) (engines, digests, heartbeat []byte) {
+	t.Helper()
+	n := r.node(r.config("sender", "e", "f"))
+	n.agentsOf[0].Publish()
+	return n.announcement(), n.wholeDigests(), datagrams(n.ingress.Owner.Report(time.Second))[0]
+}
+
+func TestGarbageIsCountedAndDropped(t *testing.T) {
+	r := newRig(t)
+	engines, digests, heartbeat := good(t, r)
+	for name, b := range map[string][]byte{
+		"unknown kind":           {99, 1, 2, 3},
+		"announcement cut off":   engines[:len(engines)-3],
+		"announcement of many":   {messageEngines, 0xff, 0xff, 0xff, 0x7f},
+		"digest cut off":         digests[:len(digests)-1],
+		"digest and a rest":      append(digests[:len(digests):len(digests)], 7),
+		"digest of nothing":      {messageDigests, 0},
+		"endless varint":         append([]byte{messageEngines}, strings.Repeat("\xff", 20)...),
+		"announcement of a text": append([]byte{messageEngines, 5}, "hello"...),
+	} {
+		n := r.node(r.config("hearer"))
+		n.Message("sender", b)
+		if got := metric(t, n, "kvmesh_node_bad_messages_total"); got != 1 {
+			t.Errorf("%s: %v messages counted, want 1", name, got)
+		}
+	}
+	n := r.node(r.config("hearer"))
+	for i, b := range [][]byte{nil, heartbeat[:3], {0, 0}, append([]byte{1}, strings.Repeat("\xff", 20)...)} {
+		n.Datagram("sender", b)
+		if got := metric(t, n, "kvmesh_node_bad_messages_total"); got != float64(i+1) {
+			t.Errorf("datagram %x: %v counted, want %d", b, got, i+1)
+		}
+	}
+	n.MergeState([]byte{200, 1})
+	if got := metric(t, n, "kvmesh_node_bad_messages_total"); got != 5 {
+		t.Errorf("bad state: %v counted, want 5", got)
+	}
+}
+
+func TestMessagesSpeakOnlyForTheirSender(t *testing.T) {
+	r := newRig(t)
+	engines, digests, heartbeat := good(t, r)
+	n := r.node(r.config("hearer"))
+	n.Message("other", engines)
+	n.Message("other", digests)
+	n.Datagram("other", heartbeat)
+	for _, e := range n.Status().Engines {
+		if e.Engine.Agent() != "other" {
+			t.Errorf("%s is known by a message of another agent", e.Engine)
+		}
+	}
+	if _, ok := n.index.Have("sender/e"); ok {
+		t.Error("a digest counts for another agent than its sender")
+	}
+	if got := metric(t, n, "kvmesh_node_bad_messages_total"); got != 0 {
+		t.Errorf("%v good messages counted as bad", got)
+	}
+}
+
+func TestRestartedPeerLosesItsDigest(t *testing.T) {
+	r := newRig(t)
+	engines, digests, _ := good(t, r)
+	n := r.node(r.config("hearer"))
+	n.Message("sender", engines)
+	n.Message("sender", digests)
+	if _, ok := n.index.Have("sender/e"); !ok {
+		t.Fatal("the digest was not taken")
+	}
+	n.view.PeerReplaced("sender")
+	if _, ok := n.index.Have("sender/e"); ok {
+		t.Error("the digest of the last life is still there")
+	}
+	if s := n.Status(); len(s.Engines) != 0 {
+		t.Errorf("engines of the last life: %+v", s.Engines)
+	}
+}
+
+func TestStateIsBoundedAndReadBack(t *testing.T) {
+	r := newRig(t)
+	n := r.node(r.config("hearer"))
+	d := cachestate.NewDigest("a/e", cachestate.TierGPU, 1, cachestate.DefaultGeometry()).Full()
+	for i := range 500 {
+		d.Engine = engine.MakeID(strings.Repeat("a", 60), fmt.Sprintf("%d%s", i, strings.Repeat("n", 60)))
+		n.index.Apply(&d)
+	}
+	b := n.LocalState()
+	if len(b) < 500*120 || len(b) > mesh.MaxState {
+		t.Errorf("state has %d bytes", len(b))
+	}
+	n.MergeState(b)
+	if got := metric(t, n, "kvmesh_node_bad_messages_total"); got != 0 {
+		t.Errorf("own state is not read back")
+	}
+}
+
+func FuzzMessage(f *testing.F) {
+	r := newRig(f)
+	engines, digests, heartbeat := good(f, r)
+	for _, b := range [][]byte{engines, digests, heartbeat, {messageEngines, 0}, {messageDigests}, {0, 0}, {}} {
+		f.Add(b)
+	}
+	config := r.config("hearer")
+	hearer := r.node(config)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		hearer.Message("sender", b)
+		hearer.Datagram("sender", b)
+		hearer.MergeState(b)
+		for _, e := range hearer.Status().Engines {
+			if e.Engine.Agent() != "sender" {
+				t.Fatalf("%x speaks for %s", b, e.Engine)
+			}
+		}
+		if report, err := forward.ParseReport(b); err == nil {
+			for _, part := range datagrams(report) {
+				if _, err := forward.ParseReport(part); err != nil {
+					t.Fatalf("%x is read, but not what is written of it: %v", b, err)
+				}
+			}
+		}
+	})
+}

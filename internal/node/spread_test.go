@@ -1,0 +1,99 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+func TestHeartbeatsFitTheirPackets(t *testing.T) {
+	for _, count := range []int{0, 1, 2, 20, 40, maxEngines} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			want := forward.Report{Period: time.Second}
+			for i := range count {
+				want.Loads = append(want.Loads, forward.EngineLoad{
+					Name: fmt.Sprintf("%d%s", i, strings.Repeat("n", 60)),
+					Load: engine.Load{Seq: 1<<62 + uint64(i), QueuedSeconds: 86400, InFlight: 1 << 20, Waiting: 1 << 20, KVUsage: 1, PrefillRate: 1e9, BytesPerToken: 64, AcceptRate: 1e6, BusyShare: 1, Flags: engine.Full},
+				})
+			}
+			got := forward.Report{Period: time.Second}
+			for _, b := range datagrams(want) {
+				if len(b) > maxDatagram {
+					t.Errorf("a datagram has %d bytes, the limit is %d", len(b), maxDatagram)
+				}
+				part, err := forward.ParseReport(b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if part.Period != want.Period {
+					t.Errorf("period %v, want %v", part.Period, want.Period)
+				}
+				got.Loads = append(got.Loads, part.Loads...)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("datagrams do not hold the report (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOneHeartbeatOfAnEngineIsSmall(t *testing.T) {
+	l := engine.Load{Seq: 1 << 60, QueuedSeconds: 12.5, InFlight: 40, Waiting: 9, KVUsage: .5, PrefillRate: 16000, BytesPerToken: 4.1, AcceptRate: 3.2, BusyShare: .7}
+	b := datagrams(forward.Report{Period: time.Second, Loads: []forward.EngineLoad{{Name: "engine0", Load: l}}})
+	if len(b) != 1 || len(b[0]) > 64 {
+		t.Errorf("%d datagrams, the first of %d bytes; want one of at most 64", len(b), len(b[0]))
+	}
+}
+
+func TestPeriodsGrowWithTheMesh(t *testing.T) {
+	for _, tt := range []struct {
+		agents            int
+		heartbeat, digest time.Duration
+	}{
+		{1, 500 * time.Millisecond, 500 * time.Millisecond},
+		{16, 500 * time.Millisecond, 500 * time.Millisecond},
+		{17, time.Second, time.Second},
+		{64, time.Second, time.Second},
+		{65, time.Second, 2 * time.Second},
+		{256, time.Second, 2 * time.Second},
+		{1000, time.Second, 5 * time.Second},
+	} {
+		if h, d := heartbeatPeriod(tt.agents), digestPeriod(tt.agents); h != tt.heartbeat || d != tt.digest {
+			t.Errorf("%d agents: periods %v and %v, want %v and %v", tt.agents, h, d, tt.heartbeat, tt.digest)
+		}
+	}
+}
+
+func TestLostDeltaIsRepairedByAPull(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		a, _ := r.run(r.config("a", "e"))
+		config := r.config("b")
+		config.Mesh.Join = []string{a.QUICAddr()}
+		b, _ := r.run(config)
+		id := engine.MakeID("a", "e")
+		await(t, "b has a's digest", 10*time.Second, func() bool {
+			_, ok := b.index.Have(id)
+			return ok && b.Ready()
+		})
+		before := metric(t, b, "kvmesh_node_digest_pulls_total")
+		for n := range 3 {
+			admit(t, a, uint64(n))
+			a.agentsOf[0].Publish() // and nobody is told
+		}
+		time.Sleep(2 * time.Second)
+		want := a.agentsOf[0].Digest()
+		have, _ := b.index.Have(id)
+		if have.Checksum != want.Checksum || want.Checksum == 0 {
+			t.Errorf("b has %+v, want checksum %x of version %d", have, want.Checksum, want.To)
+		}
+		if now := metric(t, b, "kvmesh_node_digest_pulls_total"); now == before {
+			t.Error("nothing was pulled")
+		}
+	})
+}

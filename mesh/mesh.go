@@ -68,6 +68,7 @@ type Mesh struct {
 	wg      sync.WaitGroup // everything that runs for the mesh
 	running atomic.Bool
 	leaving atomic.Bool
+	leaveMu sync.Mutex // held over memberlist's Leave and Shutdown
 	done    chan struct{} // closed when Run has returned
 	list    atomic.Pointer[memberlist.Memberlist]
 
@@ -187,7 +188,9 @@ func (m *Mesh) Run(ctx context.Context) error {
 func (m *Mesh) stop(ln *quic.Listener) {
 	m.cancel(ErrClosed)
 	if list := m.list.Load(); list != nil {
+		m.leaveMu.Lock()
 		_ = list.Shutdown() // it fails only where the transport does
+		m.leaveMu.Unlock()
 	}
 	_ = m.transport.Shutdown()
 	if ln != nil {
@@ -253,13 +256,23 @@ func (m *Mesh) Leave(timeout time.Duration) error {
 	m.leaving.Store(true)
 	deadline := time.Now().Add(timeout)
 	m.table.closeAll(codeLeaving, "agent left")
-	err := list.Leave(timeout)
+	err := m.leaveGossip(list, timeout)
 	// memberlist returns when one peer has it; a few rounds more and all have.
 	sleep(m.ctx, min(3*m.cfg.Timings.GossipInterval, time.Until(deadline)))
 	if err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}
 	return nil
+}
+
+// leaveGossip leaves, unless the mesh stops: memberlist panics when it is to leave after its shutdown.
+func (m *Mesh) leaveGossip(list *memberlist.Memberlist, timeout time.Duration) error {
+	m.leaveMu.Lock()
+	defer m.leaveMu.Unlock()
+	if m.ctx.Err() != nil {
+		return ErrClosed
+	}
+	return list.Leave(timeout)
 }
 
 // Name is this agent's name.

@@ -51,6 +51,8 @@ func (m *Mesh) receive(qc *quic.Conn) *peerConn {
 	return pc
 }
 
+// receiveHello leaves the stream open when it fails: the close of the connection ends it, and brings the reason, which the
+// dialer would miss behind an end of the stream.
 func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, error) {
 	c, err := m.identify(qc)
 	if err != nil {
@@ -61,8 +63,6 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 	if err != nil {
 		return partial, err
 	}
-	defer s.Close()
-	defer s.CancelRead(codeDone)
 	deadline, _ := ctx.Deadline()
 	_ = s.SetDeadline(deadline)
 	var kind [1]byte
@@ -81,6 +81,8 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 		// The connection is lost: serve finds that out and says so.
 		m.log.Debug("cannot answer hello", "peer", pc.name, "err", err)
 	}
+	s.CancelRead(codeDone)
+	s.Close()
 	return pc, nil
 }
 

@@ -68,7 +68,7 @@ type Mesh struct {
 	wg      sync.WaitGroup // everything that runs for the mesh
 	running atomic.Bool
 	leaving atomic.Bool
-	leaveMu sync.Mutex // held over memberlist's Leave and Shutdown
+	leaveMu sync.Mutex    // held over memberlist's Leave and Shutdown
 	done    chan struct{} // closed when Run has returned
 	list    atomic.Pointer[memberlist.Memberlist]
 

@@ -130,25 +130,26 @@ func (c command) run(ctx context.Context) (stdout string, err error) {
 	cmd.WaitDelay = 10 * time.Second
 	err = cmd.Run()
 	if c.log != "" {
-		err = errors.Join(err, os.WriteFile(c.log, all.Bytes(), 0o600))
+		err = errors.Join(err, os.WriteFile(c.log, all.buf.Bytes(), 0o600))
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w; it ended with: %s", strings.Join(c.args, " "), err, tail(all.String(), 600))
+		err = fmt.Errorf("%s: %w; it ended with: %s", strings.Join(c.args, " "), err, tail(all.buf.String(), 600))
 	}
 	return out.String(), err
 }
 
-// sharedBuffer takes the two outputs of a process, which are copied at the same time. It is read after the process's end.
+// sharedBuffer takes the two outputs of a process, which are copied at the same time. It is read after the process's
+// end. The buffer is not embedded: its ReadFrom would go past the lock.
 type sharedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
+	mu  sync.Mutex
+	buf bytes.Buffer
 }
 
 // Write implements io.Writer.
 func (b *sharedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
+	return b.buf.Write(p)
 }
 
 // tail returns the last n bytes of s, in one line.

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvmesh/kvmesh/internal/node"
+)
+
+func exampleStatus() *node.Status {
+	return &node.Status{
+		Agent: "a1", Mesh: "prod", Uptime: 3725.4, Ready: true, Settled: true,
+		Counters: node.Counters{InFlight: 3, Waiting: 1, PeerStreams: 2, Booked: map[string]int{"g0": 4}},
+		Engines: []node.EngineStatus{
+			{
+				Engine: "a1/g0", State: "own", Kind: "vllm", Models: []string{"m", "m-lora"}, InFlight: 4, QueuedSeconds: 0.125,
+				KVUsage: 0.5, DigestVersion: 17, DigestFill: 0.031, LoadAge: 0.26,
+			},
+			{Engine: "a2/engine0", State: "down", Models: []string{}, LoadAge: -1},
+		},
+		Agents: []node.AgentStatus{
+			{Name: "a1", State: "own", Connected: true, Address: "10.0.0.1:7081"},
+			{Name: "a2", State: "unreachable", Address: "[fd00::2]:7081", RTTMillis: 0.421},
+		},
+		Refusals: []node.RefusalStatus{
+			{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Count: 3, Peer: "a9", Addr: "10.0.0.9:7081", Reason: "another mesh"},
+			{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Count: 1, Peer: "a8", Addr: "10.0.0.8:7081", Reason: "too old", ByPeer: true},
+		},
+		Notes: []string{"engine g0 beside this agent is down: requests go to other engines"},
+	}
+}
+
+const statusGolden = `agent a1 of mesh prod: ready, up 1h2m5s, 3 requests in flight, 1 waiting, 2 for peers
+
+ENGINE      STATE  KIND  MODELS    IN FLIGHT  QUEUED  KV   DIGEST  FILL  LOAD AGE
+a1/g0       own    vllm  m,m-lora  4          0.12s   50%  v17     3.1%  0.3s
+a2/engine0  down                   0          0.00s   0%   v0      0.0%  -
+
+AGENT  STATE        CONNECTED  QUIC ADDRESS    ROUND TRIP
+a1     own          true       10.0.0.1:7081   0.00ms
+a2     unreachable  false      [fd00::2]:7081  0.42ms
+
+refused a9 10.0.0.9:7081, 3 times, last 03:04:05: another mesh
+
+refused by a8 10.0.0.8:7081, 1 times, last 03:04:06: too old
+
+note: engine g0 beside this agent is down: requests go to other engines
+`
+
+func TestStatusTables(t *testing.T) {
+	var out strings.Builder
+	printStatus(&out, exampleStatus())
+	if diff := cmp.Diff(statusGolden, out.String()); diff != "" {
+		t.Errorf("status differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestStatusOfAnEmptyMesh(t *testing.T) {
+	var out strings.Builder
+	printStatus(&out, &node.Status{Agent: "a1", Mesh: "prod"})
+	contains(t, out.String(), "agent a1 of mesh prod: not ready", "ENGINE", "AGENT")
+}
+
+// debugServer answers as an agent's does, to those who know the token.
+func debugServer(t *testing.T, token string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") != token:
+			http.Error(w, "the debug server needs its token", http.StatusUnauthorized)
+		case r.URL.Path == "/debug/mesh.json":
+			_ = json.NewEncoder(w).Encode(exampleStatus())
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+func TestStatusAsksAnAgent(t *testing.T) {
+	open, guarded := debugServer(t, ""), debugServer(t, "Bearer secret")
+	token := file(t, "token", "secret\n")
+	if r := kvmesh(t, nil, "status", open); r.code != 0 || !strings.HasPrefix(r.out, "agent a1 of mesh prod: ready") {
+		t.Errorf("exit code %d, %s%s", r.code, r.out, r.errout)
+	}
+	if r := kvmesh(t, nil, "status", "--token-file", token, guarded); r.code != 0 {
+		t.Errorf("with its token: exit code %d, %s", r.code, r.errout)
+	}
+	r := kvmesh(t, nil, "status", "--json", open)
+	var s node.Status
+	if err := json.Unmarshal([]byte(r.out), &s); err != nil || s.Agent != "a1" {
+		t.Errorf("--json: %v, %s", err, r.out)
+	}
+	if r := kvmesh(t, nil, "status", guarded); r.code != 1 || !strings.Contains(r.errout, "needs its token") {
+		t.Errorf("without token: exit code %d, %s", r.code, r.errout)
+	}
+}
+
+func TestStatusSaysWhatIsWrong(t *testing.T) {
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
+	nobody := httptest.NewServer(http.NotFoundHandler())
+	nobody.Close()
+	t.Cleanup(page.Close)
+	for name, tt := range map[string]struct{ addr, want string }{
+		"another server": {page.URL, "is no debug server"},
+		"nobody":         {nobody.URL, "no agent answers"},
+	} {
+		c := statusCmd{Addr: strings.TrimPrefix(tt.addr, "http://")}
+		if err := c.Run(context.Background()); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -44,7 +44,7 @@ func TestBurstOfColdPromptsSpreadsEvenly(t *testing.T) {
 		whole(t, f.wait())
 		worst, cov := spread(served(c))
 		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
-		if worst > 1.3 {
+		if worst > 1.5 {
 			t.Errorf("max/mean %.2f over %v", worst, served(c))
 		}
 	})
@@ -81,7 +81,7 @@ func TestManyIngressesAtTheSameInstantDoNotHerd(t *testing.T) {
 		whole(t, f.wait())
 		worst, cov := spread(served(c))
 		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
-		if cov > 0.6 {
+		if cov > 0.35 {
 			t.Errorf("CoV %.2f over %v", cov, served(c))
 		}
 	})
@@ -128,9 +128,11 @@ func TestAbortedStreamsLeaveNothingBehind(t *testing.T) {
 		c.Quiet(time.Second)
 		for i := range 3 {
 			t.Logf("engine %d: %d requests, %d aborted", i, c.Engine(i).Stats().Requests, c.Engine(i).Stats().Aborted)
-			if e, ok := c.EngineOf(i, i); !ok || e.InFlight != 0 || e.Waiting != 0 || e.QueuedSeconds != 0 {
-				t.Errorf("load after all aborts: %+v", e)
-			}
+			// A poll between an abort and the engine's own notice of it sees a request of nobody, until the next poll.
+			c.Await("its load is zero", 2500*time.Millisecond, func() bool {
+				e, ok := c.EngineOf(i, i)
+				return ok && e.InFlight == 0 && e.Waiting == 0 && e.QueuedSeconds == 0
+			})
 			chat(t, c, i, ChatBody("", "are you there?"))
 		}
 	})

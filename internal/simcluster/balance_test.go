@@ -50,6 +50,21 @@ func TestBurstOfColdPromptsSpreadsEvenly(t *testing.T) {
 	})
 }
 
+func TestColdPromptsOneByOneSpread(t *testing.T) {
+	Test(t, Config{Agents: 3, Delay: lan}, func(t *testing.T, c *Cluster) {
+		c.Whole(wholeWithin)
+		rng := c.Rand()
+		for n := range 60 {
+			chat(t, c, n%3, ChatBody("", text(rng.Uint64(), 4000)))
+		}
+		worst, cov := spread(served(c))
+		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
+		if worst > 1.8 {
+			t.Errorf("max/mean %.2f over %v", worst, served(c))
+		}
+	})
+}
+
 func TestOneSharedPrefixSpreads(t *testing.T) {
 	Test(t, Config{Agents: 4, Delay: lan}, func(t *testing.T, c *Cluster) {
 		c.Whole(wholeWithin)

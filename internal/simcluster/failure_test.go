@@ -76,21 +76,24 @@ func used(t *testing.T, c *Cluster, i int) {
 	}
 }
 
-// hold makes the engine beside agent i hold a system message, and returns that.
+// hold makes the engine beside agent i hold a system message, and returns that. Several are sent at once, so that no
+// engine gets all of them.
 func hold(t *testing.T, c *Cluster, i int) string {
 	t.Helper()
-	for seed := uint64(100); seed < 200; seed++ {
-		system := text(seed, 20_000)
-		if a := chat(t, c, i, ChatBody(system, "hello")); a.Engine() == EngineID(i) {
-			c.Await("peers know what the engine holds", 3*time.Second, func() bool {
-				for n := range c.agents {
-					if e, ok := c.EngineOf(n, i); !ok || e.DigestFill == 0 {
-						return false
-					}
-				}
-				return true
-			})
-			time.Sleep(time.Second)
+	f, systems := &traffic{c: c}, map[string]bool{}
+	for n := range uint64(3 * c.config.Agents) {
+		system := text(100+n, 20_000)
+		f.wg.Go(func() {
+			a, err := c.Chat(t.Context(), i, ChatBody(system, "hello"))
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			systems[system] = err == nil && faultOf(a) == "" && a.Engine() == EngineID(i)
+		})
+	}
+	f.wait()
+	time.Sleep(2 * time.Second) // more than a digest period
+	for system, held := range systems {
+		if held {
 			return system
 		}
 	}

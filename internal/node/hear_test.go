@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func good(t testing.TB, r *rig) (engines, digests, heartbeat []byte) {
 	t.Helper()
 	n := r.node(r.config("sender", "e", "f"))
 	n.agentsOf[0].Publish()
-	return n.announcement(), n.wholeDigests(), datagrams(n.ingress.Owner.Report(time.Second))[0]
+	return n.numbered(n.announcement()), n.wholeDigests(), datagrams(n.ingress.Owner.Report(time.Second))[0]
 }
 
 func TestGarbageIsCountedAndDropped(t *testing.T) {
@@ -26,9 +27,9 @@ func TestGarbageIsCountedAndDropped(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"unknown kind":           {99, 1, 2, 3},
 		"announcement cut off":   engines[:len(engines)-3],
-		"announcement of many":   {messageEngines, 0xff, 0xff, 0xff, 0x7f},
+		"announcement of many":   {messageEngines, 1, 1, 2, 3, 4, 5, 6, 7, 8, 0xff, 0xff, 0xff, 0x7f},
 		"digest cut off":         digests[:len(digests)-1],
-		"digest and a rest":      append(digests[:len(digests):len(digests)], 7),
+		"digest and a rest":      append(slices.Clip(digests), 7),
 		"digest of nothing":      {messageDigests, 0},
 		"endless varint":         append([]byte{messageEngines}, strings.Repeat("\xff", 20)...),
 		"announcement of a text": append([]byte{messageEngines, 5}, "hello"...),
@@ -87,6 +88,31 @@ func TestRestartedPeerLosesItsDigest(t *testing.T) {
 	}
 	if s := n.Status(); len(s.Engines) != 0 {
 		t.Errorf("engines of the last life: %+v", s.Engines)
+	}
+}
+
+func TestOlderAnnouncementIsNoNews(t *testing.T) {
+	r := newRig(t)
+	sender := r.node(r.config("sender", "e", "f"))
+	older := sender.numbered(sender.announcement())
+	sender.agentsOf = sender.agentsOf[:1]
+	newer := sender.numbered(sender.announcement())
+	n := r.node(r.config("hearer"))
+	for _, m := range [][]byte{newer, older, newer} {
+		n.Message("sender", m)
+	}
+	if s := n.Status(); len(s.Engines) != 1 {
+		t.Errorf("%d engines are known, want the one of the newer announcement", len(s.Engines))
+	}
+}
+
+func TestDigestOfAnEngineNobodyAnnouncedTakesNoPlace(t *testing.T) {
+	r := newRig(t)
+	_, digests, _ := good(t, r)
+	n := r.node(r.config("hearer"))
+	n.Message("sender", digests)
+	if _, ok := n.index.Slot("sender/e"); ok || len(n.digestAt) != 0 {
+		t.Error("the digest of an unknown engine has a place in the index")
 	}
 }
 

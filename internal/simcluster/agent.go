@@ -101,7 +101,9 @@ func (c *Cluster) Ended(i int) { c.t.Helper(); c.Stop(i) }
 func (c *Cluster) Kill(i int) {
 	a := c.agents[i]
 	a.run.process.kill()
-	<-a.run.done // what it has to say of its sockets is of no interest
+	if err := <-a.run.done; err != nil {
+		logger().Debug("killed agent ended", "agent", a.name, "err", err) // its sockets were taken away
+	}
 	a.run.cancel()
 	a.run = nil
 }

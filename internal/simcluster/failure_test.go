@@ -38,14 +38,14 @@ func checkLoss(t *testing.T, all []*exchange, lost time.Time) {
 func lose(t *testing.T, c *Cluster, loss func()) {
 	t.Helper()
 	f := &traffic{c: c}
-	f.every(t, 20*time.Millisecond, 1500*time.Millisecond, 2000, 0, 1, 2)
+	f.every(t, 25*time.Millisecond, 1500*time.Millisecond, 2000, 0, 1, 2)
 	before := c.Engine(3).Stats().Requests
 	if before == 0 {
 		t.Fatal("the agent to be lost served nothing")
 	}
 	lost := time.Now()
 	loss()
-	f.every(t, 20*time.Millisecond, 4*time.Second, 2000, 0, 1, 2)
+	f.every(t, 25*time.Millisecond, 3*time.Second, 2000, 0, 1, 2)
 	all := f.wait()
 	checkLoss(t, all, lost)
 	for i := range 3 {
@@ -234,7 +234,7 @@ func TestBothHalvesOfAPartitionServe(t *testing.T) {
 		cut := time.Now()
 		c.Partition([]int{0, 1}, []int{2, 3})
 		f := &traffic{c: c}
-		f.every(t, 50*time.Millisecond, 15*time.Second, 1000, 0, 1, 2, 3)
+		f.every(t, 100*time.Millisecond, 12*time.Second, 1000, 0, 1, 2, 3)
 		for _, x := range f.wait() {
 			if fault := x.fault(); fault != "" && !forgiven(x, cut) {
 				t.Errorf("%s, %v after the cut: %s", Name(x.agent), x.sent.Sub(cut), fault)
@@ -259,7 +259,7 @@ func TestGracefulStopCostsNoClientAnything(t *testing.T) {
 		if status, body, err := c.Debug(t.Context(), 3, "/readyz"); err != nil || status != http.StatusServiceUnavailable {
 			t.Errorf("readyz of the agent that stops = %d %q, %v", status, body, err)
 		}
-		f.every(t, 20*time.Millisecond, 3*time.Second, 2000, 0, 1, 2)
+		f.every(t, 25*time.Millisecond, 2*time.Second, 2000, 0, 1, 2)
 		for _, x := range f.wait() {
 			if fault := x.fault(); fault != "" {
 				t.Errorf("%s, %v after the stop began: %s", Name(x.agent), x.sent.Sub(stop), fault)

@@ -65,7 +65,7 @@ func ExampleIndex() {
 // A mirror guesses what an engine holds, from the requests it serves.
 func ExampleMirror() {
 	digest := cachestate.NewDigest("agent1/gpu0", cachestate.TierGPU, 1, cachestate.DefaultGeometry())
-	mirror := cachestate.NewMirror(100_000, 16, func(k cachestate.Key, resident bool) {
+	mirror := cachestate.NewMirror(100_000, 16, 1000, func(k cachestate.Key, resident bool) {
 		if resident {
 			digest.Add(k)
 		} else {

@@ -34,6 +34,9 @@ func FitGeometry(keys int) Geometry {
 	return Geometry{Bits: uint32(size), Hashes: DefaultGeometry().Hashes}
 }
 
+// MaxKeys is how many keys a digest takes with about one false hit in forty: 8 bits a key.
+func (g Geometry) MaxKeys() int { return int(g.Bits / 8) }
+
 // Validate reports every way in which g cannot be used.
 func (g Geometry) Validate() error {
 	var errs []error

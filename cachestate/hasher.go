@@ -110,8 +110,13 @@ func (h *hasher) content(piece []byte) {
 	h.count += int64(len(piece))
 }
 
+// key makes a key of what was hashed so far, unless there is one at this offset: a boundary without content before it
+// stands for no block.
 func (h *hasher) key() {
 	p := h.prompt
+	if n := len(p.Offsets); n > 0 && int64(p.Offsets[n-1]) == h.count {
+		return
+	}
 	p.Keys = append(p.Keys, Key(h.digest.Sum64()))
 	p.Offsets = append(p.Offsets, uint32(min(h.count, math.MaxUint32)))
 }

@@ -10,6 +10,7 @@ package cachestate
 type Mirror struct {
 	capacity int64
 	block    int64
+	maxKeys  int // beyond it keys are evicted whatever they weigh
 	changed  func(k Key, resident bool)
 
 	keys     map[Key]*entry
@@ -21,10 +22,11 @@ type Mirror struct {
 }
 
 // NewMirror returns the mirror of an empty cache of so many tokens. Sequences take whole blocks of blockTokens, 1 when
-// the size is not known. changed is told of every key that becomes resident or ceases to be, at the moment it does; it
+// the size is not known. maxKeys bounds the keys: prompts of many empty messages have keys without tokens, and would fill
+// a digest past use. changed is told of every key that becomes resident or ceases to be, at the moment it does; it
 // must not call the mirror.
-func NewMirror(capacityTokens int64, blockTokens int, changed func(k Key, resident bool)) *Mirror {
-	m := &Mirror{capacity: max(capacityTokens, 0), block: int64(max(blockTokens, 1)), changed: changed}
+func NewMirror(capacityTokens int64, blockTokens, maxKeys int, changed func(k Key, resident bool)) *Mirror {
+	m := &Mirror{capacity: max(capacityTokens, 0), block: int64(max(blockTokens, 1)), maxKeys: maxKeys, changed: changed}
 	m.keys = map[Key]*entry{}
 	m.releases.reset()
 	return m
@@ -66,9 +68,9 @@ func (m *Mirror) Tokens() int64 { return m.stored + m.held }
 // Held returns how many of those tokens running requests hold for themselves, beside the resident keys that they pin.
 func (m *Mirror) Held() int64 { return m.held }
 
-// evict makes room until the pool is within its capacity or nothing is left that may go.
+// evict makes room until the pool is within its bounds or nothing is left that may go.
 func (m *Mirror) evict() {
-	for m.Tokens() > m.capacity {
+	for m.Tokens() > m.capacity || len(m.keys) > m.maxKeys {
 		e := m.releases.first()
 		if e == nil {
 			return

@@ -30,6 +30,26 @@ var pathSeed = maphash.MakeSeed()
 
 func nothing(Key, bool) {}
 
+// plenty is a bound on keys that no test reaches but the one of the bound.
+const plenty = 1 << 20
+
+func TestKeysWithoutTokensAreBounded(t *testing.T) {
+	m := NewMirror(1_000_000, 1, 100, nothing)
+	for i := range 50 {
+		p := &Prompt{Bytes: 10}
+		for j := range 10 {
+			p.Keys = append(p.Keys, Key(i*10+j+1))
+			p.Offsets = append(p.Offsets, uint32(j))
+		}
+		l := m.Start(p, 4)
+		l.Prefilled()
+		l.Finish(2, 1)
+	}
+	if m.Keys() > 100 || m.Overlap([]Key{491}) != 1 {
+		t.Errorf("%d keys are kept, of 500 with a bound of 100", m.Keys())
+	}
+}
+
 // serve runs one request from its start to its end.
 func serve(m *Mirror, p *Prompt, output int) {
 	l := m.Start(p, 4)
@@ -38,7 +58,7 @@ func serve(m *Mirror, p *Prompt, output int) {
 }
 
 func TestMirrorEvictsInOrderOfRelease(t *testing.T) {
-	m := NewMirror(300, 1, nothing)
+	m := NewMirror(300, 1, plenty, nothing)
 	long := m.Start(turns(400), 4) // 100 tokens; starts first, ends last
 	long.Prefilled()
 	serve(m, turns(404), 0)
@@ -50,7 +70,7 @@ func TestMirrorEvictsInOrderOfRelease(t *testing.T) {
 }
 
 func TestMirrorEvictsTailsFirst(t *testing.T) {
-	m := NewMirror(300, 1, nothing)
+	m := NewMirror(300, 1, plenty, nothing)
 	serve(m, turns(400, 400), 50)
 	if got := m.Tokens(); got != 250 {
 		t.Fatalf("got %d tokens, want 250", got)
@@ -68,7 +88,7 @@ func TestMirrorEvictsTailsFirst(t *testing.T) {
 }
 
 func TestRunningRequestsAreNotEvicted(t *testing.T) {
-	m := NewMirror(300, 1, nothing)
+	m := NewMirror(300, 1, plenty, nothing)
 	serve(m, turns(400), 0)
 	a := m.Start(turns(400, 400), 4) // pins 100, holds 100
 	b := m.Start(turns(404), 4)      // holds 101
@@ -86,7 +106,7 @@ func TestRunningRequestsAreNotEvicted(t *testing.T) {
 }
 
 func TestConcurrentCopiesCount(t *testing.T) {
-	m := NewMirror(1000, 1, nothing)
+	m := NewMirror(1000, 1, plenty, nothing)
 	a, b := m.Start(turns(400), 4), m.Start(turns(400), 4)
 	a.Prefilled()
 	b.Prefilled()
@@ -108,7 +128,7 @@ func TestConcurrentCopiesCount(t *testing.T) {
 }
 
 func TestNextTurnTakesOverTheOutput(t *testing.T) {
-	m := NewMirror(1000, 1, nothing)
+	m := NewMirror(1000, 1, plenty, nothing)
 	serve(m, turns(400), 50)
 	serve(m, turns(400, 200, 400), 0) // the answer, 50 tokens, and a question of 100
 	if m.Tokens() != 250 {
@@ -117,7 +137,7 @@ func TestNextTurnTakesOverTheOutput(t *testing.T) {
 }
 
 func TestAbandonedRequestLeavesOrderAlone(t *testing.T) {
-	m := NewMirror(300, 1, nothing)
+	m := NewMirror(300, 1, plenty, nothing)
 	serve(m, turns(400), 0)
 	serve(m, turns(404), 0)
 	l := m.Start(turns(400), 4)
@@ -131,7 +151,7 @@ func TestAbandonedRequestLeavesOrderAlone(t *testing.T) {
 }
 
 func TestRequestAbandonedWhileItGeneratesIsFinished(t *testing.T) {
-	m := NewMirror(300, 1, nothing)
+	m := NewMirror(300, 1, plenty, nothing)
 	l := m.Start(turns(400), 4)
 	l.Prefilled()
 	l.Generated(20)
@@ -142,7 +162,7 @@ func TestRequestAbandonedWhileItGeneratesIsFinished(t *testing.T) {
 }
 
 func TestSequencesTakeWholeBlocks(t *testing.T) {
-	m := NewMirror(1000, 16, nothing)
+	m := NewMirror(1000, 16, plenty, nothing)
 	l := m.Start(turns(400), 4) // 100 tokens: 7 blocks
 	if m.Tokens() != 112 {
 		t.Errorf("waiting: got %d tokens, want 112", m.Tokens())
@@ -159,7 +179,7 @@ func TestSequencesTakeWholeBlocks(t *testing.T) {
 }
 
 func TestReportedPromptTokensCorrectTheRest(t *testing.T) {
-	m := NewMirror(1000, 1, nothing)
+	m := NewMirror(1000, 1, plenty, nothing)
 	l := m.Start(turns(400), 4)
 	l.Finish(130, 0)
 	if m.Tokens() != 130 {
@@ -168,7 +188,7 @@ func TestReportedPromptTokensCorrectTheRest(t *testing.T) {
 }
 
 func TestPromptWithoutKeysTakesRoom(t *testing.T) {
-	m := NewMirror(100, 1, nothing)
+	m := NewMirror(100, 1, plenty, nothing)
 	serve(m, turns(200), 0)
 	l := m.Start(&Prompt{Bytes: 240}, 4)
 	if m.Overlap(turns(200).Keys) != 1 {
@@ -185,7 +205,7 @@ func TestPromptWithoutKeysTakesRoom(t *testing.T) {
 }
 
 func TestClearedMirrorIgnoresOldLeases(t *testing.T) {
-	m := NewMirror(1000, 1, nothing)
+	m := NewMirror(1000, 1, plenty, nothing)
 	a, b := m.Start(turns(400), 4), m.Start(turns(404), 4)
 	a.Prefilled()
 	m.Clear()
@@ -210,7 +230,7 @@ func TestMirrorAgreesWithPlainMirror(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		block := rapid.SampledFrom([]int{1, 16}).Draw(t, "block")
 		resident := map[Key]bool{}
-		m := NewMirror(300, block, func(k Key, on bool) {
+		m := NewMirror(300, block, plenty, func(k Key, on bool) {
 			if resident[k] == on {
 				t.Fatalf("key %x told twice", k)
 			}
@@ -298,7 +318,7 @@ func compareMirrors(t *rapid.T, m *Mirror, twin *plainMirror, resident map[Key]b
 
 func TestMirrorFeedsADigest(t *testing.T) {
 	d := NewDigest("a/e", TierGPU, 1, DefaultGeometry())
-	m := NewMirror(150, 1, func(k Key, resident bool) {
+	m := NewMirror(150, 1, plenty, func(k Key, resident bool) {
 		if resident {
 			d.Add(k)
 		} else {
@@ -318,7 +338,7 @@ func TestMirrorFeedsADigest(t *testing.T) {
 
 // BenchmarkMirror serves prompts of 250 keys whose first half is shared, at an engine of 2 million tokens.
 func BenchmarkMirror(b *testing.B) {
-	m := NewMirror(2_000_000, 16, nothing)
+	m := NewMirror(2_000_000, 16, plenty, nothing)
 	prompts := make([]*Prompt, 64)
 	for i := range prompts {
 		prompts[i] = &Prompt{Keys: slices.Concat(randomKeys(1, 125), randomKeys(uint64(i+2), 125)), Bytes: 400_000}

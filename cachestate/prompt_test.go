@@ -78,7 +78,8 @@ func plainPrompt(s Scheme, w walk) *Prompt {
 	var length uint64
 	root := true
 	key := func() {
-		if len(p.Keys) < MaxKeys && !root {
+		again := len(p.Offsets) > 0 && int64(p.Offsets[len(p.Offsets)-1]) == p.Bytes
+		if len(p.Keys) < MaxKeys && !root && !again {
 			h := xxhash.NewWithSeed(s.Seed)
 			_, _ = h.Write(stream)
 			p.Keys = append(p.Keys, Key(h.Sum64()))

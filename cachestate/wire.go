@@ -80,7 +80,7 @@ func ParseDelta(b []byte, owner string) (d Delta, rest []byte, err error) {
 
 // parseHead reads what stands before the body, and the body's kind.
 func parseHead(r *engine.Reader, d *Delta, owner string) (body byte) {
-	d.Engine = engine.MakeID(owner, r.String(maxName))
+	d.Engine = engine.MakeID(owner, r.Name(maxName))
 	d.Tier = Tier(r.Byte())
 	d.Generation = engine.Generation(r.Uvarint())
 	d.Geometry.Bits = uint32(1) << min(r.Byte(), 31)

@@ -23,15 +23,14 @@ func (a *Agent) Booked() int {
 func (a *Agent) loadLocked(now time.Time) engine.Load {
 	a.meters.advance(len(a.ledger.waiting) > 0, now)
 	a.seq++
-	rate := a.speeds.prefillRate()
 	return engine.Load{
 		Seq:           a.seq,
-		QueuedSeconds: a.ledger.queuedSeconds(rate, now),
+		QueuedSeconds: a.ledger.queuedSeconds(a.speeds.prefillRate(), now),
 		InFlight:      a.inFlightLocked(),
 		Waiting:       a.waitingLocked(),
 		KVUsage:       a.report.kvUsage,
-		PrefillRate:   rate,
-		BytesPerToken: a.speeds.bytesPerToken(),
+		PrefillRate:   a.speeds.learnedRate(),
+		BytesPerToken: a.speeds.learnedSize(),
 		AcceptRate:    a.meters.accept,
 		BusyShare:     a.meters.busy,
 		Flags:         a.flagsLocked(),

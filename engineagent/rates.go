@@ -23,6 +23,8 @@ func (r *ratio) within(low, high float64) float64 { return min(max(r.num/r.den, 
 type speeds struct {
 	prefill ratio // new tokens ÷ seconds from becoming head of the queue to the first content
 	bytes   ratio // canonical bytes ÷ prompt tokens
+
+	measured, sized bool // a prefill was, a prompt was
 }
 
 // newSpeeds starts from the defaults, which weigh as much as one second of prefill and one prompt of 100 tokens: the size
@@ -34,6 +36,23 @@ func newSpeeds() speeds {
 		prefill: ratio{num: engine.DefaultPrefillRate, den: 1, keep: 0.95},
 		bytes:   ratio{num: 100 * engine.DefaultBytesPerToken, den: 100, keep: 0.99},
 	}
+}
+
+// learnedRate is prefillRate, or 0 while no prefill was measured: peers then take the engine for as fast as the others of
+// its model. A default announced as if measured would starve an engine beside faster ones that have been.
+func (s *speeds) learnedRate() float64 {
+	if !s.measured {
+		return 0
+	}
+	return s.prefillRate()
+}
+
+// learnedSize is bytesPerToken, or 0 while no prompt was counted.
+func (s *speeds) learnedSize() float64 {
+	if !s.sized {
+		return 0
+	}
+	return s.bytesPerToken()
 }
 
 // prefillRate is in tokens/s. The bounds are a small model on a laptop and a hundred times the fastest engine known;
@@ -51,12 +70,14 @@ const minPrefillSample = 512
 func (s *speeds) learnPrefill(newTokens int, took time.Duration) {
 	if newTokens >= minPrefillSample && took > 0 {
 		s.prefill.add(float64(newTokens), took.Seconds())
+		s.measured = true
 	}
 }
 
 func (s *speeds) learnSize(bytes int64, tokens int) {
 	if bytes > 0 && tokens > 0 {
 		s.bytes.add(float64(bytes), float64(tokens))
+		s.sized = true
 	}
 }
 

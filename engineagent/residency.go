@@ -33,13 +33,15 @@ type cache struct {
 	residency   Residency
 	digest      *cachestate.Digest
 	blockTokens int
+	maxKeys     int  // what the digest takes
 	used        bool // a request was started in it
 }
 
 func newCache(e *engine.Engine, g cachestate.Geometry, capacityTokens int64) *cache {
 	digest := cachestate.NewDigest(e.ID, cachestate.TierGPU, e.Generation, g)
 	return &cache{
-		residency: newMirror(capacityTokens, e.BlockTokens, digest), digest: digest, blockTokens: e.BlockTokens,
+		residency: newMirror(capacityTokens, e.BlockTokens, g.MaxKeys(), digest), digest: digest,
+		blockTokens: e.BlockTokens, maxKeys: g.MaxKeys(),
 	}
 }
 
@@ -52,7 +54,7 @@ func (c *cache) start(p *cachestate.Prompt, bytesPerToken float64) Lease {
 // once a request was started.
 func (c *cache) fit(capacityTokens int64, blockTokens int) {
 	if blockTokens != c.blockTokens && !c.used {
-		c.residency, c.blockTokens = newMirror(capacityTokens, blockTokens, c.digest), blockTokens
+		c.residency, c.blockTokens = newMirror(capacityTokens, blockTokens, c.maxKeys, c.digest), blockTokens
 	}
 	c.residency.SetCapacity(capacityTokens)
 }
@@ -60,8 +62,8 @@ func (c *cache) fit(capacityTokens int64, blockTokens int) {
 // mirror makes cachestate's Mirror a Residency.
 type mirror struct{ *cachestate.Mirror }
 
-func newMirror(capacityTokens int64, blockTokens int, d *cachestate.Digest) mirror {
-	return mirror{cachestate.NewMirror(capacityTokens, blockTokens, func(k cachestate.Key, resident bool) {
+func newMirror(capacityTokens int64, blockTokens, maxKeys int, d *cachestate.Digest) mirror {
+	return mirror{cachestate.NewMirror(capacityTokens, blockTokens, maxKeys, func(k cachestate.Key, resident bool) {
 		if resident {
 			d.Add(k)
 		} else {

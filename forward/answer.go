@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,41 +24,44 @@ const commentPeriod = 10 * time.Second
 // would otherwise decode for nobody.
 const writeDeadline = 2 * time.Minute
 
-// maxHeld bounds the bytes that an engine may send before its first content.
+// maxHeld bounds the bytes held before the first content. Above it they go out, and no other engine is tried: a prompt's
+// token ids, or instructions that are repeated, can be that long.
 const maxHeld = 1 << 20
 
 var (
-	errTryNext  = errors.New("engine answered with a status that another engine may not give")
-	errTooEarly = errors.New("too many bytes before the first content")
-	errClient   = errors.New("client is gone")
+	errTryNext = errors.New("engine answered with a status that another engine may not give")
+	errNotHere = errors.New("engine does not have what was named")
+	errClient  = errors.New("client is gone")
+	// errLateStatus says that an engine refused, or answered without a stream, when the client had been told of a stream.
+	errLateStatus = errors.New("engine did not answer with a stream")
 )
 
 // answer is the receiver at the ingress: it holds what comes before the first content, so that until then the request
 // can go to another engine, and writes to the client from then on.
 type answer struct {
-	w      http.ResponseWriter
-	rc     *http.ResponseController
-	stream bool // the client asked for server-sent events
-	route  openai.Route
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	route openai.Route
 
-	onAccept func(engine.Load)
-	explain  func(http.Header) // sets the explain headers of the attempt
-	last     bool              // no other engine is left: any status goes to the client
-	// skipNotFound makes 404 a reason to try the next engine.
+	onContent func() // called once, at the first content
+	onAccept  func(engine.Load)
+	explain   func(http.Header) // sets the explain headers of the attempt
+	last      bool              // no other engine is left: any status goes to the client
+	// skipNotFound makes 404 a reason to ask the next engine.
 	skipNotFound bool
 
 	mu      sync.Mutex
 	top     *head
 	held    []byte
 	wrote   bool      // the header has gone out
+	events  bool      // as that of a stream of events
 	content bool      // content has gone out: no other engine can be tried
 	first   time.Time // when the first content was written
-	bytes   int64
 	timer   *time.Timer
 }
 
 func newAnswer(w http.ResponseWriter, route openai.Route, stream bool) *answer {
-	a := &answer{w: w, rc: http.NewResponseController(w), route: route, stream: stream}
+	a := &answer{w: w, rc: http.NewResponseController(w), route: route, onContent: func() {}}
 	if stream {
 		a.timer = time.AfterFunc(holdLimit, a.comment)
 	}
@@ -102,7 +106,10 @@ func (a *answer) accepted(l engine.Load) error {
 func (a *answer) head(h *head) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.last && (retryable(h.Status) || (a.skipNotFound && h.Status == http.StatusNotFound)) {
+	if a.skipNotFound && h.Status == http.StatusNotFound {
+		return errNotHere
+	}
+	if !a.last && retryable(h.Status) {
 		return errTryNext
 	}
 	a.top = h
@@ -122,15 +129,16 @@ func retryable(status int) bool {
 func (a *answer) data(b []byte, content bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !content {
-		if len(a.held)+len(b) > maxHeld {
-			return &failure{"bad_event", errTooEarly}
-		}
+	if !content && len(a.held)+len(b) <= maxHeld {
 		a.held = append(a.held, b...)
 		return nil
 	}
 	if !a.content {
+		if a.wrote && !isEvents(a.top) {
+			return errLateStatus
+		}
 		a.content, a.first = true, time.Now()
+		a.onContent()
 		a.writeHeadLocked(a.top)
 		if len(a.held) > 0 {
 			b, a.held = append(a.held, b...), nil
@@ -146,19 +154,27 @@ func (a *answer) end() error {
 	if a.content {
 		return nil
 	}
+	if a.wrote && !isEvents(a.top) {
+		return errLateStatus
+	}
 	a.content = true
 	a.writeHeadLocked(a.top)
 	return a.writeLocked(a.held)
+}
+
+// isEvents reports whether an answer is a stream of events.
+func isEvents(h *head) bool {
+	return h != nil && strings.HasPrefix(h.Header.Get("Content-Type"), "text/event-stream")
 }
 
 func (a *answer) writeHeadLocked(h *head) {
 	if a.wrote {
 		return
 	}
-	a.wrote = true
 	if h == nil {
 		h = &head{Status: http.StatusBadGateway}
 	}
+	a.wrote, a.events = true, isEvents(h)
 	out := a.w.Header()
 	maps.Copy(out, h.Header)
 	if a.explain != nil {
@@ -168,9 +184,10 @@ func (a *answer) writeHeadLocked(h *head) {
 }
 
 func (a *answer) writeLocked(b []byte) error {
+	// Over HTTP/2 the deadline is a timer of the stream and not of the write, so it is lifted afterwards.
 	_ = a.rc.SetWriteDeadline(time.Now().Add(writeDeadline))
-	n, err := a.w.Write(b)
-	a.bytes += int64(n)
+	defer func() { _ = a.rc.SetWriteDeadline(time.Time{}) }()
+	_, err := a.w.Write(b)
 	if err == nil {
 		err = a.rc.Flush()
 	}
@@ -213,7 +230,7 @@ func (a *answer) fail(e *openai.Error) {
 	case !a.wrote:
 		a.wrote = true
 		writeError(a.w, a.route, e)
-	case a.stream:
+	case a.events:
 		_ = a.writeLocked(openai.ErrorEvent(a.route, e))
 	default:
 		panic(http.ErrAbortHandler)

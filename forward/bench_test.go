@@ -49,7 +49,7 @@ func benchMesh(b *testing.B, n int, p *cachestate.Prompt) *Ingress {
 		agent := fmt.Sprintf("agent%d", i)
 		id := engine.MakeID(agent, "0")
 		view.Announce(agent, []engine.Engine{{ID: id, Generation: 1, Models: []engine.Model{{Name: "m"}}}}, time.Now())
-		view.Hear(agent, Report{Period: time.Hour, Loads: []EngineLoad{{"0", engine.Load{Seq: 1, InFlight: i % 7, BytesPerToken: 4}}}}, time.Now())
+		view.Hear(agent, Report{Period: 30 * time.Second, Loads: []EngineLoad{{"0", engine.Load{Seq: 1, InFlight: i % 7, BytesPerToken: 4}}}}, time.Now())
 		d := cachestate.NewDigest(id, cachestate.TierGPU, 1, cachestate.DefaultGeometry())
 		for range 8000 {
 			d.Add(cachestate.Key(rng.Uint64()))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,17 @@ import (
 
 // bodyIdle is how long a client may pause while it sends a body.
 const bodyIdle = 30 * time.Second
+
+// patientReader reads a body and gives the client bodyIdle for each piece of it.
+type patientReader struct {
+	io.Reader
+	rc *http.ResponseController
+}
+
+func (p patientReader) Read(b []byte) (int, error) {
+	_ = p.rc.SetReadDeadline(time.Now().Add(bodyIdle))
+	return p.Reader.Read(b)
+}
 
 // firstRead is what is allocated for a body on the client's word alone; the rest follows the bytes that come.
 const firstRead = 1 << 20
@@ -28,10 +40,9 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	release = func() { g.bodies.give(held) }
 	var buf bytes.Buffer
 	buf.Grow(int(min(max(claim, 512), firstRead)) + bytes.MinRead)
-	src := io.LimitReader(r.Body, int64(g.MaxBody)+1)
 	rc := http.NewResponseController(w)
+	src := io.LimitReader(patientReader{r.Body, rc}, int64(g.MaxBody)+1)
 	for {
-		_ = rc.SetReadDeadline(time.Now().Add(bodyIdle))
 		n, err := io.CopyN(&buf, src, 256<<10)
 		if !g.bodies.take(n) {
 			return nil, release, errBodyBudget
@@ -82,6 +93,12 @@ func bodyTooLarge(size int64, limit int) *openai.Error {
 }
 
 func bodyBroken(err error) *openai.Error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &openai.Error{
+			Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "body_timeout", Reason: "body_timeout",
+			Message: fmt.Sprintf("the request's body stopped coming for %v", bodyIdle),
+		}
+	}
 	return &openai.Error{
 		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "body_truncated", Reason: "body_truncated",
 		Message: "the request's body ended before its length: " + err.Error(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,8 +19,8 @@ import (
 const maxAttempts = 8
 
 // carry decides and tries engines until one has answered. The error is nil once the answer is complete.
-func (x *exchange) carry(body []byte) error {
-	c := x.call(body)
+func (x *exchange) carry() error {
+	c := x.call()
 	var last error
 	for round := 1; ; round++ {
 		ranked, err := x.settle()
@@ -28,7 +29,7 @@ func (x *exchange) carry(body []byte) error {
 		}
 		for i := range ranked {
 			final := len(x.event.Attempts) == maxAttempts-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
-			last = x.attempt(&ranked[i], c, body, round, final)
+			last = x.attempt(&ranked[i], c, round, final)
 			if last == nil || !x.again(last) || len(x.event.Attempts) == maxAttempts {
 				return last
 			}
@@ -104,6 +105,7 @@ func (x *exchange) decide() (ranked []Candidate, full bool) {
 	if x.q.Locality {
 		x.overlaps(all)
 	}
+	x.q.Learned = learnedBy(all)
 	short := Shortlist(x.q, all, x.rng)
 	spent := time.Since(start)
 	x.probe(short)
@@ -130,45 +132,61 @@ func (x *exchange) overlaps(all []Candidate) {
 			continue
 		}
 		all[i].Overlap = float64(x.prompt.Offsets[(*buf)[slot]-1])
+		if have, ok := x.g.Index.Have(all[i].ID); ok {
+			all[i].Generation = have.Generation
+		}
 	}
 }
 
+// requestPath is the path of a route, in its plain spelling, with the client's query.
+func requestPath(u *url.URL) string {
+	if u.RawQuery == "" {
+		return u.Path
+	}
+	return u.Path + "?" + u.RawQuery
+}
+
 // call is the request as its owner gets it; the engine is filled in by each attempt.
-func (x *exchange) call(body []byte) call {
+func (x *exchange) call() call {
 	return call{
-		ID: x.event.ID, Method: x.r.Method, Path: x.r.URL.RequestURI(), Header: engineHeader(x.r.Header),
-		Prompt: x.prompt, Stream: x.answer.stream, BodySize: len(body),
+		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
+		Prompt: x.prompt, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
 	}
 }
 
 // attempt has one engine serve the request. Last says that no other engine is left to try.
-func (x *exchange) attempt(c *Candidate, k call, body []byte, patience int, last bool) error {
+func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error {
 	agent := c.ID.Agent()
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
 	k.Second = len(x.event.Attempts) > 0
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
-	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens())
+	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(x.q))
 	x.answer.begin(last, x.onAccept(c.ID), x.explain(c))
 	x.g.View.Dispatch(c.ID, c.NewSeconds(x.q))
-	end, err := x.ask(agent, &k, body, patience)
-	if err == nil {
+	asked := time.Now()
+	end, err := x.ask(agent, &k, patience)
+	switch {
+	case err != nil:
+	case end.Failed && !last && !x.answer.started():
+		err = errTryNext
+	default:
 		err = x.answer.end()
 	}
-	x.note(c.ID, end, err)
+	x.note(c.ID, end, err, asked)
 	return err
 }
 
-func (x *exchange) ask(agent string, k *call, body []byte, patience int) (ending, error) {
+func (x *exchange) ask(agent string, k *call, patience int) (ending, error) {
 	if agent == x.g.Agent {
-		return x.g.Owner.serve(x.ctx, k, func() ([]byte, error) { return body, nil }, x.answer)
+		return x.g.Owner.serve(x.ctx, k, func() ([]byte, error) { return x.body, nil }, x.answer)
 	}
 	ctx, cancel := context.WithCancelCause(x.ctx)
 	defer cancel(nil)
 	alive := x.g.View.Alive(agent)
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	return askPeer(ctx, x.g.Peers, agent, k, body, patience, x.answer)
+	return askPeer(ctx, x.g.Peers, agent, k, x.body, patience, x.answer)
 }
 
 // onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
@@ -176,11 +194,12 @@ func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
 		x.place.leave()
+		x.place = nil
 	}
 }
 
 // note records how an attempt ended, in the event and in the view.
-func (x *exchange) note(id engine.ID, end ending, err error) {
+func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 	now := time.Now()
 	result := outcomeOK
 	bounced, isBounce := errors.AsType[*bounce](err)
@@ -189,16 +208,25 @@ func (x *exchange) note(id engine.ID, end ending, err error) {
 	case err == nil:
 		x.g.View.SetLoad(id, end.Load, now)
 		x.event.Status = x.answer.status()
+		if end.Failed {
+			result, x.broken = outcomeEngineError, true
+		}
 		x.usage(end)
-	case x.r.Context().Err() != nil:
+	case x.r.Context().Err() != nil, errors.Is(err, errClient):
 		result = outcomeCanceled
 	case isBounce:
 		result = "bounce_" + bounced.Reason
 		x.g.View.SetLoad(id, bounced.Load, now)
+		if !loadBounce(bounced.Reason) {
+			x.exclude(id)
+		}
 	case errors.Is(err, errMissed):
 		result = "missed"
-		x.g.View.Missed(id.Agent())
-	case errors.Is(err, errTryNext):
+		x.g.View.Missed(id.Agent(), asked, now)
+	case errors.Is(err, errUnreached):
+		result = "unreached"
+		x.exclude(id)
+	case errors.Is(err, errTryNext), errors.Is(err, errNotHere):
 		result = "status"
 		x.exclude(id)
 	case isFailure:
@@ -209,6 +237,11 @@ func (x *exchange) note(id engine.ID, end ending, err error) {
 		x.exclude(id)
 	}
 	x.event.Attempts = append(x.event.Attempts, Attempt{id, result})
+}
+
+// loadBounce reports whether a bounce is told by the load that came with it: the engine is tried again when that changes.
+func loadBounce(reason string) bool {
+	return slices.Contains([]string{"down", "draining", "full", "queue"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {
@@ -230,12 +263,12 @@ func (x *exchange) usage(end ending) {
 
 // again reports whether another engine may be tried: nothing of an answer has gone out and somebody still waits.
 func (x *exchange) again(err error) bool {
-	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) {
+	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) || errors.Is(err, errLateStatus) {
 		return false
 	}
-	if x.request.Stored || x.request.Background {
+	if x.request.Stored || x.request.Background { // the body waits for the accept: none, and it was not done
 		_, bounced := errors.AsType[*bounce](err)
-		return bounced || errors.Is(err, errMissed)
+		return bounced || errors.Is(err, errMissed) || errors.Is(err, errUnreached)
 	}
 	return true
 }
@@ -245,7 +278,7 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 	if !x.g.Explain {
 		return nil
 	}
-	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens())), x.event.Reason
+	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(x.q))), x.event.Reason
 	if len(x.event.Attempts) > 0 {
 		reason = "retry"
 	}
@@ -256,35 +289,43 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 	}
 }
 
-// lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it.
+// lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it. It is
+// not found only when every engine of the mesh has said so.
 func (x *exchange) lookUp(route openai.Route) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	defer cancel()
 	x.ctx, x.request = ctx, &openai.Request{Route: route}
 	x.answer = newAnswer(x.w, route, false)
+	x.answer.skipNotFound = true
 	defer x.answer.close()
+	engines, complete := x.reachable()
 	err := errNoEngine
-	engines := x.reachable()
 	for i := range engines {
-		last := i == len(engines)-1
-		x.answer.skipNotFound = !last
-		if err = x.attempt(&engines[i], x.call(nil), nil, 1, last); err == nil || !x.again(err) {
-			break
+		if err = x.attempt(&engines[i], x.call(), 1, false); err == nil || !x.again(err) {
+			x.finish(err)
+			return
 		}
+		complete = complete && errors.Is(err, errNotHere)
+	}
+	if complete && len(engines) > 0 {
+		err = errNotFound
 	}
 	x.finish(err)
 }
 
-// reachable returns the engines that may be asked for what they stored.
-func (x *exchange) reachable() []Candidate {
-	var out []Candidate
+// reachable returns the engines that can be asked for what they stored, and whether those are all.
+func (x *exchange) reachable() (engines []Candidate, all bool) {
+	all = true
 	for _, e := range x.g.View.Snapshot(x.start) {
-		if c, ok := x.g.View.Candidate(e.ID, x.start); ok && c.State != Unreachable && c.Load.Flags&engine.Down == 0 {
-			out = append(out, c)
+		c, ok := x.g.View.Candidate(e.ID, x.start)
+		if ok && c.State != Unreachable && c.Load.Flags&engine.Down == 0 && len(engines) < maxLookUps {
+			engines = append(engines, c)
+		} else {
+			all = false
 		}
 	}
-	return out[:min(len(out), maxLookUps)]
+	return engines, all
 }
 
 // maxLookUps bounds the engines asked for one stored response.
-const maxLookUps = 64
+const maxLookUps = 1024

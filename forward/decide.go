@@ -11,7 +11,7 @@ import (
 // Candidate is one engine as a decision sees it.
 type Candidate struct {
 	ID         engine.ID
-	Generation engine.Generation
+	Generation engine.Generation // of the digest that the overlap is from; 0 without overlap
 	State      State
 	Load       engine.Load
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
@@ -25,6 +25,31 @@ type Candidate struct {
 type Question struct {
 	Bytes    float64 // canonical bytes of the prompt
 	Locality bool    // whether overlap counts: false below the locality minimum and for prompts without keys
+	Learned  Learned // of the model's engines
+}
+
+// Learned is what engines of a model have learned on the mean. An engine that has not learned yet counts as one of them: a
+// default taken for a measurement would starve it, or all others, for ever.
+type Learned struct {
+	PrefillRate   float64 // tokens/s; 0 while no engine has learned it
+	BytesPerToken float64 // likewise
+}
+
+func learnedBy(all []Candidate) Learned {
+	mean := func(value func(engine.Load) float64) float64 {
+		sum, n := 0.0, 0
+		for i := range all {
+			if v := value(all[i].Load); v > 0 {
+				sum += v
+				n++
+			}
+		}
+		return sum / float64(max(n, 1))
+	}
+	return Learned{
+		PrefillRate:   mean(func(l engine.Load) float64 { return l.PrefillRate }),
+		BytesPerToken: mean(func(l engine.Load) float64 { return l.BytesPerToken }),
+	}
 }
 
 // Parameters of the decision; DESIGN.md section 9 of the architecture has the measurements behind them.
@@ -34,6 +59,7 @@ const (
 	probes          = 3     // candidates asked for their load before one is chosen
 	workWeight      = 3.0   // price of a second of new work: its own delay and what it delays behind it, at 65 % utilisation
 	perRequest      = 0.050 // seconds that one more running request costs the others until learned
+	tie             = 0.010 // seconds by which scores may differ and still be equal: what engines of one kind learn differs by
 	localityMinimum = 200   // tokens below which a prompt is not worth a look at digests or a probe
 )
 
@@ -41,22 +67,25 @@ const (
 func (c *Candidate) Eligible() bool { return c.State != Unreachable && c.Load.Usable() }
 
 // OverlapTokens is the overlap in tokens of this engine.
-func (c *Candidate) OverlapTokens() float64 { return c.Overlap / c.bytesPerToken() }
+func (c *Candidate) OverlapTokens(q Question) float64 { return c.Overlap / c.bytesPerToken(q) }
 
-func (c *Candidate) bytesPerToken() float64 {
-	if c.Load.BytesPerToken > 0 {
-		return c.Load.BytesPerToken
-	}
-	return engine.DefaultBytesPerToken
+func (c *Candidate) bytesPerToken(q Question) float64 {
+	return firstAbove0(c.Load.BytesPerToken, q.Learned.BytesPerToken, engine.DefaultBytesPerToken)
 }
 
 // NewSeconds is the time that the engine needs for the part of the prompt that it does not hold.
 func (c *Candidate) NewSeconds(q Question) float64 {
-	rate := c.Load.PrefillRate
-	if rate <= 0 {
-		rate = engine.DefaultPrefillRate
+	rate := firstAbove0(c.Load.PrefillRate, q.Learned.PrefillRate, engine.DefaultPrefillRate)
+	return max(q.Bytes-c.Overlap, 0) / c.bytesPerToken(q) / rate
+}
+
+func firstAbove0(values ...float64) float64 {
+	for _, v := range values {
+		if v > 0 {
+			return v
+		}
 	}
-	return max(q.Bytes-c.Overlap, 0) / c.bytesPerToken() / rate
+	return 0
 }
 
 // WholeSeconds is the time that the engine would need for the whole prompt.
@@ -153,23 +182,24 @@ func hasChance(order []int, short []Candidate, best float64) bool {
 	return slices.ContainsFunc(order, func(i int) bool { return short[i].Overlap == 0 || short[i].Overlap < best/2 })
 }
 
-// Rank scores the candidates and sorts them: those that were asked first, then by score, lowest first, ties at random. One
-// whose answer is late competes with what heartbeats told: a holder is worth more than a fresh number. Candidates that
-// are not eligible, or are suspect and did not answer a probe, are left out.
+// Rank scores the candidates and sorts them: those that were asked first, then by score, lowest first, ties for the first
+// place at random. One whose answer is late competes with what heartbeats told: a holder is worth more than a fresh
+// number. Candidates that are not eligible, or are suspect and did not answer a probe, are left out.
 func Rank(q Question, short []Candidate, rng *rand.Rand) []Candidate {
 	ranked := slices.DeleteFunc(slices.Clone(short), func(c Candidate) bool {
 		return !c.Eligible() || (c.State == Suspect && !c.Probed)
 	})
-	rng.Shuffle(len(ranked), func(i, j int) { ranked[i], ranked[j] = ranked[j], ranked[i] })
 	for i := range ranked {
 		ranked[i].Score = ranked[i].score(q)
 	}
-	slices.SortStableFunc(ranked, func(a, b Candidate) int {
-		if a.Asked != b.Asked {
-			return cmp.Compare(flag(b.Asked), flag(a.Asked))
-		}
-		return cmp.Compare(a.Score, b.Score)
+	slices.SortFunc(ranked, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(flag(b.Asked), flag(a.Asked)), cmp.Compare(a.Score, b.Score))
 	})
+	equal := 0
+	for equal < len(ranked) && ranked[equal].Asked == ranked[0].Asked && ranked[equal].Score <= ranked[0].Score+tie {
+		equal++
+	}
+	rng.Shuffle(equal, func(i, j int) { ranked[i], ranked[j] = ranked[j], ranked[i] })
 	return ranked
 }
 

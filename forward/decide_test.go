@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -81,6 +82,20 @@ func TestEqualScoresAreSpread(t *testing.T) {
 		if n < 850 || n > 1150 {
 			t.Errorf("%s was chosen %d times of 4000, want about 1000", id, n)
 		}
+	}
+}
+
+func TestScoresThatHardlyDifferAreEqual(t *testing.T) {
+	q := Question{Bytes: 64000, Locality: true}
+	rng := rand.New(rand.NewPCG(7, 8))
+	counts := map[engine.ID]int{}
+	for range 1000 {
+		faster := with(candidate("a/0", 0, 0, 0), func(c *Candidate) { c.Load.PrefillRate = 16020 })
+		ranked := Rank(q, []Candidate{faster, candidate("b/0", 0, 0, 0), candidate("c/0", 0, 0.02, 0)}, rng)
+		counts[ranked[0].ID]++
+	}
+	if counts["a/0"] < 400 || counts["b/0"] < 400 || counts["c/0"] > 0 {
+		t.Errorf("chosen %v, want the first two about equally and never the third", counts)
 	}
 }
 
@@ -170,7 +185,7 @@ func TestOrderOfInputDoesNotMatterToTheBest(t *testing.T) {
 		first := Rank(q, short, rng)
 		rng.Shuffle(len(short), func(i, j int) { short[i], short[j] = short[j], short[i] })
 		second := Rank(q, short, rng)
-		if len(first) != len(second) || (len(first) > 0 && first[0].Score != second[0].Score) {
+		if len(first) != len(second) || (len(first) > 0 && math.Abs(first[0].Score-second[0].Score) > tie) {
 			t.Fatalf("got %v, after shuffling %v", first, second)
 		}
 	})

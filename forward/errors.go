@@ -15,6 +15,9 @@ import (
 // errNoEngine says that no engine of the model can be chosen at all.
 var errNoEngine = errors.New("no healthy engine")
 
+// errNotFound says that every engine was asked and none has what was named.
+var errNotFound = errors.New("not found at any engine")
+
 // retryAfter is what a refused client is told to wait, in seconds: SDKs retry only when they are told.
 const retryAfter = 1
 
@@ -66,18 +69,24 @@ func answerError(err error) *openai.Error {
 	failed, isFailure := errors.AsType[*failure](err)
 	_, isBounce := errors.AsType[*bounce](err)
 	switch {
+	case errors.Is(err, errNotFound):
+		e.Status, e.Type, e.Code, e.Reason = http.StatusNotFound, "invalid_request_error", "not_found", "not_found"
+		e.Message = "no engine of this mesh has stored that"
+	case errors.Is(err, errLateStatus):
+		e.Code, e.Reason = "engine_refused", "late_status"
+		e.Message = "the engine refused the request after the stream had been announced"
 	case errors.Is(err, errQueueFull), errors.Is(err, errQueueTime):
 		e.Status, e.Type, e.Code, e.Reason = http.StatusTooManyRequests, "rate_limit_error", "mesh_full", "full"
 		e.Message = "every engine of this model is full; try again later"
 	case errors.Is(err, errNoEngine):
 		e.Status, e.Code, e.Reason = http.StatusServiceUnavailable, "no_engine", "no_engine"
 		e.Message = "no healthy engine of this model can be reached; try again later"
+	case isBounce, errors.Is(err, errMissed), errors.Is(err, errUnreached):
+		e.Status, e.Code, e.Reason = http.StatusServiceUnavailable, "busy", "not_accepted"
+		e.Message = "no engine of this model accepted the request; try again later"
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Status, e.Code, e.Reason = http.StatusGatewayTimeout, "timeout", "timeout"
 		e.Message = "the request took longer than this agent allows"
-	case isBounce, errors.Is(err, errMissed):
-		e.Status, e.Code, e.Reason = http.StatusServiceUnavailable, "busy", "not_accepted"
-		e.Message = "no engine of this model accepted the request; try again later"
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
 		e.Message = "the engine failed before the answer was complete (" + failed.Reason + ")"

@@ -52,7 +52,7 @@ func candidateInfos(q Question, ranked []Candidate) []CandidateInfo {
 	out := make([]CandidateInfo, len(ranked))
 	for i, c := range ranked {
 		out[i] = CandidateInfo{
-			Engine: c.ID, State: c.State.String(), Probed: c.Probed, OverlapTokens: int(c.OverlapTokens()),
+			Engine: c.ID, State: c.State.String(), Probed: c.Probed, OverlapTokens: int(c.OverlapTokens(q)),
 			QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -33,8 +34,9 @@ const (
 // Limits of the hop. They are checked before anything is allocated.
 const (
 	maxFrame      = 1 << 20   // bytes of one frame's payload; larger bodies and answers take several frames
+	maxPath       = 4096      // bytes of a path with its query
 	maxHeaders    = 128       // fields in a header block
-	maxHeaderText = 64 << 10  // bytes in a header block
+	maxHeaderText = 64 << 10  // bytes of one field
 	maxKeys       = 2048      // prompt keys; the key scheme makes at most 1,024
 	maxEngines    = 256       // engines of one agent
 	earlyBody     = 64 << 10  // bodies above this wait for the accept
@@ -83,14 +85,24 @@ func (f *frameReader) read() (frameType, []byte, error) {
 	if n > maxFrame {
 		return 0, nil, fmt.Errorf("%w: %d bytes", errFrameTooLarge, n)
 	}
-	if uint64(cap(f.buf)) < n {
-		f.buf = make([]byte, n)
-	}
-	f.buf = f.buf[:n]
-	if _, err := io.ReadFull(f.r, f.buf); err != nil {
+	if err := f.fill(int(n)); err != nil {
 		return 0, nil, unexpectedEOF(err)
 	}
 	return frameType(t), f.buf, nil
+}
+
+// fill reads n bytes into the buffer, which grows as they come and not as the peer announces them.
+func (f *frameReader) fill(n int) error {
+	const step = 64 << 10
+	f.buf = f.buf[:0]
+	for len(f.buf) < n {
+		at := len(f.buf)
+		f.buf = slices.Grow(f.buf, min(n-at, step))[:at+min(n-at, step)]
+		if _, err := io.ReadFull(f.r, f.buf[at:]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func unexpectedEOF(err error) error {
@@ -111,8 +123,10 @@ type call struct {
 	Prompt        cachestate.Prompt
 	QueuedAtProbe float64 // seconds queued that the probe answered; negative when the engine was not probed
 	Second        bool    // a second owner accepts unless down, draining or full
-	Stream        bool    // the client asked for server-sent events
+	Once          bool    // the request must not be done twice: a stored or background response
 	BodySize      int
+
+	sent func() // called when the engine has the body; not on the wire
 }
 
 func appendCall(c *call) []byte {
@@ -124,7 +138,7 @@ func appendCall(c *call) []byte {
 	b = appendHeader(b, c.Header)
 	b = appendPrompt(b, &c.Prompt)
 	b = binary.AppendUvarint(b, uint64(max(c.QueuedAtProbe+1, 0)*1e6))
-	b = append(b, flag(c.Second)|flag(c.Stream)<<1)
+	b = append(b, flag(c.Second)|flag(c.Once)<<1)
 	return binary.AppendUvarint(b, uint64(c.BodySize))
 }
 
@@ -135,13 +149,13 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 		Generation: engine.Generation(r.Uvarint()),
 		ID:         r.String(256),
 		Method:     r.String(16),
-		Path:       r.String(4096),
+		Path:       r.String(maxPath),
 	}
 	c.Header = readHeader(r)
 	readPrompt(r, &c.Prompt)
 	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
 	flags := r.Byte()
-	c.Second, c.Stream = flags&1 != 0, flags&2 != 0
+	c.Second, c.Once = flags&1 != 0, flags&2 != 0
 	c.BodySize = r.Int(uint64(maxBody))
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("parse request frame: %w", err)
@@ -224,6 +238,9 @@ func parseHead(b []byte) (*head, error) {
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("parse head frame: %w", err)
 	}
+	if h.Status < 200 {
+		return nil, fmt.Errorf("parse head frame: %d is no status of an answer", h.Status)
+	}
 	return h, nil
 }
 
@@ -233,13 +250,26 @@ type verdict struct {
 	Load   engine.Load
 }
 
+// reasons are the words in which owners bounce and fail. They become labels of metrics, so a peer's other words do not.
+var reasons = []string{
+	"", "unknown", "down", "draining", "full", "generation", "queue", "body_budget", // bounces
+	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", // failures
+}
+
+func knownReason(s string) string {
+	if slices.Contains(reasons, s) {
+		return s
+	}
+	return "other"
+}
+
 func appendVerdict(v verdict) []byte {
 	return engine.AppendLoad(engine.AppendString(nil, v.Reason), v.Load)
 }
 
 func parseVerdict(b []byte) (verdict, error) {
 	r := engine.NewReader(b)
-	v := verdict{Reason: r.String(256)}
+	v := verdict{Reason: knownReason(r.String(256))}
 	if err := r.Err(); err != nil {
 		return verdict{}, fmt.Errorf("parse verdict: %w", err)
 	}
@@ -252,11 +282,12 @@ func parseVerdict(b []byte) (verdict, error) {
 type ending struct {
 	Usage    openai.Usage
 	HasUsage bool
+	Failed   bool // the answer is an error that the engine reported inside a stream
 	Load     engine.Load
 }
 
 func appendEnding(e ending) []byte {
-	b := []byte{flag(e.HasUsage) | flag(e.Usage.HasCached)<<1}
+	b := []byte{flag(e.HasUsage) | flag(e.Usage.HasCached)<<1 | flag(e.Failed)<<2}
 	b = binary.AppendUvarint(b, uint64(e.Usage.PromptTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CompletionTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CachedTokens))
@@ -266,7 +297,7 @@ func appendEnding(e ending) []byte {
 func parseEnding(b []byte) (ending, error) {
 	r := engine.NewReader(b)
 	flags := r.Byte()
-	e := ending{HasUsage: flags&1 != 0}
+	e := ending{HasUsage: flags&1 != 0, Failed: flags&4 != 0}
 	e.Usage = openai.Usage{
 		PromptTokens:     r.Int(1 << 40),
 		CompletionTokens: r.Int(1 << 40),

@@ -137,12 +137,14 @@ type exchange struct {
 	start   time.Time
 	rng     *rand.Rand
 	request *openai.Request
+	body    []byte // until the first content
 	prompt  cachestate.Prompt
 	model   string // canonical name
 	q       Question
 	answer  *answer
 	place   *place // in the wait room, while it has one
 	failed  map[engine.ID]bool
+	broken  bool // the engine's answer ended with an error of its own
 	event   Event
 }
 
@@ -157,9 +159,11 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.count(-1)
 	defer x.observe()
 	w.Header().Set("X-Request-Id", x.event.ID)
+	// The server reads what is left of a body before it answers; whoever sends none must not hold the connection for that.
+	_ = http.NewResponseController(w).SetReadDeadline(x.start.Add(bodyIdle))
 	route, bad := openai.RouteFor(r.Method, r.URL.Path)
 	if bad == nil {
-		bad = checkHeader(r.Header)
+		bad = checkHeader(r)
 	}
 	if bad != nil {
 		x.refuse(route, bad)
@@ -191,25 +195,35 @@ func requestID(r *http.Request) string {
 	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 }
 
-func checkHeader(h http.Header) *openai.Error {
-	size := 0
-	for k, vs := range h {
+// checkHeader refuses what an owner would not read: headers and paths that are too long.
+func checkHeader(r *http.Request) *openai.Error {
+	size, fields := 0, 0
+	for k, vs := range r.Header {
 		for _, v := range vs {
 			size += len(k) + len(v) + 4
+			fields++
 		}
 	}
-	if size <= maxHeaderBytes {
+	switch {
+	case size > maxHeaderBytes || fields > maxHeaders:
+		return &openai.Error{
+			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large", Reason: "header_size",
+			Message: fmt.Sprintf("the request's header has %d bytes in %d fields; the limits are %d and %d", size, fields, maxHeaderBytes, maxHeaders),
+		}
+	case len(requestPath(r.URL)) > maxPath:
+		return &openai.Error{
+			Status: http.StatusRequestURITooLong, Type: "invalid_request_error", Code: "uri_too_long", Reason: "uri_size",
+			Message: fmt.Sprintf("the request's path and query are longer than %d bytes", maxPath),
+		}
+	default:
 		return nil
-	}
-	return &openai.Error{
-		Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large", Reason: "header_size",
-		Message: fmt.Sprintf("the request's header is %d bytes; the limit is %d", size, maxHeaderBytes),
 	}
 }
 
 // generate serves the routes with a body: read, parse, keys, then decide and carry until an engine has answered.
 func (x *exchange) generate(route openai.Route) {
 	body, release, bad := x.g.readBody(x.w, x.r)
+	release = sync.OnceFunc(release)
 	defer release()
 	if bad != nil {
 		x.refuse(route, bad)
@@ -228,19 +242,25 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
-	x.serve(route, body, request.Stream)
+	x.body = body
+	// What is parsed points into the body, which is let go when no other engine can be tried any more.
+	x.request = &openai.Request{Route: route, Model: request.Model, Stored: request.Stored, Background: request.Background}
+	x.serve(route, request.Stream, release)
 }
 
 // serve carries the request to engines until one has answered, within the time limit.
-func (x *exchange) serve(route openai.Route, body []byte, stream bool) {
+func (x *exchange) serve(route openai.Route, stream bool, release func()) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	defer cancel()
 	x.ctx = ctx
 	x.answer = newAnswer(x.w, route, stream)
+	x.answer.onContent = func() {
+		x.body = nil
+		release()
+	}
 	defer x.answer.close()
 	defer func() { x.place.leave() }()
-	err := x.carry(body)
-	x.finish(err)
+	x.finish(x.carry())
 }
 
 // resolve finds the canonical name of the request's model.
@@ -265,6 +285,9 @@ func (x *exchange) keys() {
 // refuse answers a request that no engine is to see.
 func (x *exchange) refuse(route openai.Route, e *openai.Error) {
 	x.event.Outcome, x.event.Reason, x.event.Status = outcomeBadRequest, e.Reason, e.Status
+	if e.Status >= 500 {
+		x.event.Outcome = e.Reason // the mesh's fault and not the client's
+	}
 	x.g.metrics.refused.WithLabelValues(e.Reason).Inc()
 	writeError(x.w, route, e)
 }
@@ -272,6 +295,8 @@ func (x *exchange) refuse(route openai.Route, e *openai.Error) {
 // finish turns the end of carry into the client's answer and the event's outcome.
 func (x *exchange) finish(err error) {
 	switch {
+	case err == nil && x.broken:
+		x.event.Outcome = outcomeEngineError
 	case err == nil:
 		x.event.Outcome = outcomeOf(x.event.Status)
 	case x.r.Context().Err() != nil || errors.Is(err, errClient):
@@ -300,7 +325,7 @@ func (x *exchange) observe() {
 	e := &x.event
 	e.Total = time.Since(x.start)
 	if x.answer != nil {
-		if first := x.answer.firstContent(); !first.IsZero() {
+		if first := x.answer.firstContent(); !first.IsZero() && e.Status < 400 {
 			e.TTFT = first.Sub(x.start)
 		}
 	}

@@ -68,7 +68,7 @@ func (m *memMesh) tell() {
 	for _, to := range m.agents {
 		for name, from := range m.agents {
 			to.View.Announce(name, []engine.Engine{described(engine.MakeID(name, "0"), 1)}, time.Now())
-			to.View.Hear(name, from.Owner.Report(time.Hour), time.Now())
+			to.View.Hear(name, from.Owner.Report(30*time.Second), time.Now())
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (a *memAgent) OpenRequest(ctx context.Context, agent string) (Stream, error
 }
 
 func (a *memAgent) OpenProbe(ctx context.Context, agent string) (Stream, error) {
-	return a.open(ctx, agent, func(_ context.Context, o *Owner, s Stream) { _ = o.ServeProbe(s, time.Hour) })
+	return a.open(ctx, agent, func(_ context.Context, o *Owner, s Stream) { _ = o.ServeProbe(s, 30*time.Second) })
 }
 
 func (a *memAgent) RTT(string) time.Duration { return 100 * time.Microsecond }
@@ -133,11 +133,14 @@ func memStreams() (a, b *memStream) {
 	return &memStream{r2, w1, ctxA, cancelA, cancelB}, &memStream{r1, w2, ctxB, cancelB, cancelA}
 }
 
-func (s *memStream) Read(p []byte) (int, error)        { return s.in.Read(p) }
-func (s *memStream) Write(p []byte) (int, error)       { return s.out.Write(p) }
-func (s *memStream) CloseWrite() error                 { return s.out.Close() }
-func (s *memStream) Context() context.Context          { return s.ctx }
-func (s *memStream) SetReadDeadline(t time.Time) error { return s.in.SetReadDeadline(t) }
+func (s *memStream) Read(p []byte) (int, error)  { return s.in.Read(p) }
+func (s *memStream) Write(p []byte) (int, error) { return s.out.Write(p) }
+func (s *memStream) CloseWrite() error           { return s.out.Close() }
+func (s *memStream) Context() context.Context    { return s.ctx }
+
+func (s *memStream) SetDeadline(t time.Time) error {
+	return errors.Join(s.in.SetReadDeadline(t), s.out.SetWriteDeadline(t))
+}
 
 func (s *memStream) Close() error {
 	s.cancel()

@@ -94,7 +94,7 @@ func (m *metrics) observe(e *Event) {
 	if e.TTFT > 0 {
 		m.ttft.WithLabelValues(model).Observe(e.TTFT.Seconds())
 	}
-	if e.Engine != "" {
+	if e.Engine != "" && e.PromptBytes > 0 {
 		m.decision.Observe(e.Decision.Seconds())
 		m.overlap.Observe(float64(e.OverlapTokens))
 	}

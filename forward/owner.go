@@ -134,9 +134,11 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	if !ok {
 		return ending{}, &bounce{verdict{Reason: "unknown"}}
 	}
-	booking, load, err := e.Booker.Admit(Admission{
-		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Second: c.Second,
-	})
+	target, ok := engineURL(e.URL, c)
+	if !ok {
+		return ending{}, &bounce{verdict{Reason: "not_allowed", Load: e.Booker.Load()}}
+	}
+	booking, load, err := admit(e, c)
 	if err != nil {
 		return ending{}, &bounce{verdict{Reason: err.Error(), Load: load}}
 	}
@@ -152,11 +154,15 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	if err != nil {
 		return ending{}, &failure{"truncated_body", err}
 	}
-	resp, err := o.ask(ctx, e, c, b)
+	resp, err := o.ask(ctx, e, target, c, b)
 	if err != nil {
 		return ending{}, engineFailure(e, err)
 	}
 	defer resp.Body.Close()
+	resp.Request = nil // it holds the body, which the engine has: it need not be kept while the answer comes
+	if c.sent != nil {
+		c.sent()
+	}
 	if err := to.head(&head{resp.StatusCode, answerHeader(resp.Header)}); err != nil {
 		return ending{}, err
 	}
@@ -165,21 +171,47 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		return ending{}, err
 	}
 	booking.Finish(outcome)
-	return ending{outcome.Usage, outcome.HasUsage, e.Booker.Load()}, nil
+	failed := outcome.Failed && resp.StatusCode < 300
+	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
+}
+
+// admit books the request. Looking up what is stored takes no place at the engine.
+func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
+	if c.Method == http.MethodGet {
+		return noBooking{}, e.Booker.Load(), nil
+	}
+	return e.Booker.Admit(Admission{
+		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Second: c.Second,
+	})
+}
+
+type noBooking struct{}
+
+func (noBooking) FirstContent()  {}
+func (noBooking) Finish(Outcome) {}
+
+// engineURL returns where a request goes at the engine. It is false unless method and path are those of a route that
+// clients may use: the engine's key, which is sent along, opens others.
+func engineURL(base *url.URL, c *call) (string, bool) {
+	path, query, _ := strings.Cut(c.Path, "?")
+	if _, bad := openai.RouteFor(c.Method, path); bad != nil {
+		return "", false
+	}
+	u := *base
+	u.Path, u.RawPath, u.RawQuery = strings.TrimSuffix(base.Path, "/")+path, "", query
+	return u.String(), true
 }
 
 // ask sends the request to the engine. A kept connection that the engine has closed meanwhile is replaced once: the nil
-// Idempotency-Key lets the transport send a POST again when no byte of an answer came, and is not itself sent.
-func (o *Owner) ask(ctx context.Context, e LocalEngine, c *call, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, c.Method, strings.TrimSuffix(e.URL.String(), "/")+c.Path, bytes.NewReader(body))
+// Idempotency-Key lets the transport send a POST again when no byte of an answer came, and is not itself sent. What must
+// not be done twice is not sent again.
+func (o *Owner) ask(ctx context.Context, e LocalEngine, target string, c *call, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, c.Method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header = c.Header.Clone()
-	if req.Header == nil {
-		req.Header = http.Header{}
-	}
-	if c.Method != http.MethodGet {
+	req.Header = engineHeader(c.Header)
+	if c.Method != http.MethodGet && !c.Once {
 		req.Header["Idempotency-Key"] = nil
 	}
 	req.Header.Set("X-Request-Id", c.ID)
@@ -259,7 +291,7 @@ func relayEvents(route openai.Route, body io.Reader, b Booking, to receiver) (Ou
 			b.FirstContent()
 		}
 		if len(out) > 0 {
-			if err := to.data(out, content || failed); err != nil {
+			if err := to.data(out, content); err != nil {
 				return Outcome{Failed: true}, err
 			}
 		}

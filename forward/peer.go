@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -26,8 +27,12 @@ const acceptFloor = 50 * time.Millisecond
 
 func acceptDeadline(rtt time.Duration) time.Duration { return max(acceptFloor, 4*rtt) }
 
-// errMissed says that a peer did not accept in time.
-var errMissed = errors.New("no accept in time")
+var (
+	// errMissed says that a peer did not accept in time: it may hang, and counts as missed.
+	errMissed = errors.New("no accept in time")
+	// errUnreached says that a peer could not be asked: its connection broke, or it did not understand.
+	errUnreached = errors.New("peer not reached")
+)
 
 // askPeer has another agent serve the request on one of its engines. Patience multiplies the accept deadline.
 func askPeer(ctx context.Context, peers Peers, agent string, c *call, body []byte, patience int, to receiver) (ending, error) {
@@ -36,7 +41,7 @@ func askPeer(ctx context.Context, peers Peers, agent string, c *call, body []byt
 	defer cancel()
 	s, err := peers.OpenRequest(openCtx, agent)
 	if err != nil {
-		return ending{}, missed(ctx, err)
+		return ending{}, notAccepted(err)
 	}
 	h := &hop{Stream: s, frames: newFrameReader(s), out: newFrameWriter(s)}
 	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })
@@ -47,17 +52,18 @@ func askPeer(ctx context.Context, peers Peers, agent string, c *call, body []byt
 	} else {
 		_ = s.Close() // the answer is complete
 	}
-	if cause := context.Cause(ctx); cause != nil && err != nil {
+	if cause := context.Cause(ctx); cause != nil && err != nil && h.accepted {
 		return ending{}, &failure{"peer_lost", cause}
 	}
 	return end, err
 }
 
-func missed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return &failure{"peer_lost", context.Cause(ctx)}
+// notAccepted says whether a peer let the time pass, or could not be asked.
+func notAccepted(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", errMissed, err)
 	}
-	return fmt.Errorf("%w: %w", errMissed, err)
+	return fmt.Errorf("%w: %w", errUnreached, err)
 }
 
 // hop is the ingress side of one request stream.
@@ -68,11 +74,14 @@ type hop struct {
 	accepted bool
 }
 
+// run asks and passes the answer on. A failed write is not the end: an owner that bounces does so before it has read the
+// body, and its answer says why.
 func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending, error) {
-	if err := h.request(c, body); err != nil {
-		return ending{}, fmt.Errorf("%w: %w", errMissed, err)
+	_ = h.SetDeadline(deadline)
+	early := len(body) <= earlyBody && !c.Once
+	if err := h.request(c, body, early); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		early = true // nothing more can be written
 	}
-	_ = h.SetReadDeadline(deadline)
 	for {
 		t, payload, err := h.frames.read()
 		if err != nil {
@@ -80,7 +89,7 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 		}
 		switch t {
 		case frameAccept:
-			err = h.accept(payload, body, to)
+			err = h.accept(payload, body, early, to)
 		case frameHead:
 			err = receiveHead(payload, to)
 		case frameData, frameContent:
@@ -101,12 +110,12 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 	}
 }
 
-// request sends the REQUEST frame and, when it is small, the body at once.
-func (h *hop) request(c *call, body []byte) error {
+// request sends the REQUEST frame and, where it need not wait for the accept, the body.
+func (h *hop) request(c *call, body []byte, early bool) error {
 	if err := h.out.write(frameRequest, appendCall(c)); err != nil {
 		return err
 	}
-	if len(body) <= earlyBody {
+	if early {
 		return h.sendBody(body)
 	}
 	return h.out.flush()
@@ -126,17 +135,17 @@ func (h *hop) sendBody(body []byte) error {
 	return h.CloseWrite()
 }
 
-func (h *hop) accept(payload, body []byte, to receiver) error {
+func (h *hop) accept(payload, body []byte, sent bool, to receiver) error {
 	v, err := parseVerdict(payload)
 	if err != nil {
 		return err
 	}
 	h.accepted = true
-	_ = h.SetReadDeadline(time.Time{})
+	_ = h.SetDeadline(time.Time{})
 	if err := to.accepted(v.Load); err != nil {
 		return err
 	}
-	if len(body) <= earlyBody {
+	if sent {
 		return nil
 	}
 	if err := h.sendBody(body); err != nil {
@@ -148,7 +157,7 @@ func (h *hop) accept(payload, body []byte, to receiver) error {
 // broken says what a read error means: before the accept nothing was served; after it a stream without END is lost.
 func (h *hop) broken(err error) error {
 	if !h.accepted {
-		return fmt.Errorf("%w: %w", errMissed, err)
+		return notAccepted(err)
 	}
 	return &failure{"peer_lost", unexpectedEOF(err)}
 }

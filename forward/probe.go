@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // probeFloor is the least time that an answer to a probe is waited for. A round trip on a LAN is a tenth of it; longer
@@ -15,44 +17,61 @@ func probeWait(rtt time.Duration) time.Duration { return max(probeFloor, 4*rtt) 
 // probe asks the best of short for their load and puts the answers in. Answers that come too late to be waited for still
 // reach the view; none within the accept deadline counts as missed.
 func (x *exchange) probe(short []Candidate) {
-	if !x.q.Locality || len(short) < 2 {
-		return
+	agents := x.toProbe(short)
+	answers := make(chan probeAnswer, len(agents))
+	wait := probeFloor
+	for agent := range agents {
+		rtt := x.g.Peers.RTT(agent)
+		wait = max(wait, probeWait(rtt))
+		x.g.probing.Go(func() { x.g.ask(agent, rtt, answers) })
 	}
-	set := ProbeSet(x.q, short)
-	answers := make(chan probeAnswer, len(set))
-	asked, wait := 0, probeFloor
-	for _, i := range set {
+	if len(agents) > 0 {
+		x.gather(short, answers, len(agents), wait)
+	}
+}
+
+// toProbe marks the candidates that are asked and returns their agents, each once. Suspects are always asked: they are
+// not chosen otherwise. The best are, unless the prompt is so small, or so alone, that nothing can be saved.
+func (x *exchange) toProbe(short []Candidate) map[string]bool {
+	agents := map[string]bool{}
+	for i := range short {
+		if c := &short[i]; c.State == Suspect {
+			c.Asked = true
+			agents[c.ID.Agent()] = true
+		}
+	}
+	if x.q.Bytes < localityMinimum*engine.DefaultBytesPerToken || len(short) < 2 {
+		return agents
+	}
+	for _, i := range ProbeSet(x.q, short) {
 		c := &short[i]
 		c.Asked = true
-		if c.State == Own {
+		switch {
+		case c.State == Own:
 			c.Probed = true
-			continue
+		case c.State == Fresh && x.g.Peers.RTT(c.ID.Agent()).Seconds() > c.WholeSeconds(x.q):
+			// The round trip costs more than any choice can save.
+		default:
+			agents[c.ID.Agent()] = true
 		}
-		rtt := x.g.Peers.RTT(c.ID.Agent())
-		if rtt.Seconds() > c.WholeSeconds(x.q) && c.State == Fresh {
-			continue // the round trip costs more than any choice can save
-		}
-		asked++
-		wait = max(wait, probeWait(rtt))
-		x.g.probing.Go(func() { x.g.ask(c.ID.Agent(), i, rtt, answers) })
 	}
-	x.gather(short, answers, asked, wait)
+	return agents
 }
 
 type probeAnswer struct {
-	index int
+	agent string
 	Report
 }
 
 // ask probes one agent and tells the view, and the waiting request if it still waits. It ends within the accept deadline.
-func (g *Ingress) ask(agent string, index int, rtt time.Duration, answers chan<- probeAnswer) {
+func (g *Ingress) ask(agent string, rtt time.Duration, answers chan<- probeAnswer) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), acceptDeadline(rtt))
 	defer cancel()
 	report, err := probe(ctx, g.Peers, agent)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			g.View.Missed(agent)
+			g.View.Missed(agent, start, time.Now())
 		}
 		g.metrics.probes.WithLabelValues("missed").Inc()
 		return
@@ -63,7 +82,7 @@ func (g *Ingress) ask(agent string, index int, rtt time.Duration, answers chan<-
 	}
 	g.metrics.probes.WithLabelValues(result).Inc()
 	g.View.Hear(agent, report, time.Now())
-	answers <- probeAnswer{index, report} // has room for every probe of the request
+	answers <- probeAnswer{agent, report} // has room for every probe of the request
 }
 
 func (x *exchange) gather(short []Candidate, answers <-chan probeAnswer, asked int, wait time.Duration) {
@@ -72,9 +91,11 @@ func (x *exchange) gather(short []Candidate, answers <-chan probeAnswer, asked i
 	for range asked {
 		select {
 		case a := <-answers:
-			c := &short[a.index]
-			if l, ok := a.loadOf(c.ID); ok {
-				c.Load, c.Known, c.Probed = l, true, true
+			for i := range short {
+				c := &short[i]
+				if l, ok := a.loadOf(c.ID); ok && c.ID.Agent() == a.agent {
+					c.Load, c.Known, c.Probed = l, true, true
+				}
 			}
 		case <-timer.C:
 			return

@@ -44,7 +44,7 @@ func ParseReport(b []byte) (Report, error) {
 	rest := r.Rest()
 	for range n {
 		r := engine.NewReader(rest)
-		name := r.String(256)
+		name := r.Name(256)
 		if err := r.Err(); err != nil {
 			return Report{}, fmt.Errorf("parse report: %w", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -19,7 +20,8 @@ type Stream interface {
 	Cancel(code uint64)
 	// Context is done when the peer has cancelled or closed, or the connection is lost.
 	Context() context.Context
-	SetReadDeadline(time.Time) error
+	// SetDeadline bounds reads and writes, those that wait included; zero lifts the bound.
+	SetDeadline(time.Time) error
 }
 
 // Codes of a cancelled stream. Those below 16 belong to the mesh.
@@ -34,7 +36,7 @@ const requestDeadline = 5 * time.Second
 // ServeRequest serves a request stream that a peer opened. It returns when the answer is sent or given up, and leaves
 // the stream finished in both directions.
 func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
-	_ = s.SetReadDeadline(time.Now().Add(requestDeadline))
+	_ = s.SetDeadline(time.Now().Add(requestDeadline))
 	frames := newFrameReader(s)
 	t, payload, err := frames.read()
 	if err != nil || t != frameRequest {
@@ -46,17 +48,29 @@ func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
 		s.Cancel(codeProtocol)
 		return err
 	}
-	_ = s.SetReadDeadline(time.Time{})
+	_ = s.SetDeadline(time.Time{})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.Context(), cancel)()
 	out := &frameSink{frames: newFrameWriter(s)}
 	if !o.bodies.take(int64(c.BodySize)) {
-		return out.finish(s, ending{}, &bounce{verdict{Reason: "body_budget"}})
+		return out.finish(s, ending{}, &bounce{verdict{Reason: "body_budget", Load: o.load(c.Engine, engine.Load{})}})
 	}
-	defer o.bodies.give(int64(c.BodySize))
-	end, err := o.serve(ctx, c, func() ([]byte, error) { return readBody(frames, c.BodySize) }, out)
+	c.sent = sync.OnceFunc(func() { o.bodies.give(int64(c.BodySize)) })
+	defer c.sent()
+	end, err := o.serve(ctx, c, func() ([]byte, error) { return receiveBody(s, frames, c.BodySize) }, out)
+	out.load = func() engine.Load { return o.load(c.Engine, engine.Load{}) }
 	return out.finish(s, end, err)
+}
+
+// bodyDeadline is how long a peer may take to send a body that it holds already.
+const bodyDeadline = 30 * time.Second
+
+// receiveBody reads the body within its deadline: the engine's slot is booked meanwhile.
+func receiveBody(s Stream, frames *frameReader, size int) ([]byte, error) {
+	_ = s.SetDeadline(time.Now().Add(bodyDeadline))
+	defer func() { _ = s.SetDeadline(time.Time{}) }()
+	return readBody(frames, size)
 }
 
 // readBody gathers the BODY frames of a request. It allocates as the bytes come, not as the peer announces them.
@@ -78,6 +92,7 @@ func readBody(frames *frameReader, size int) ([]byte, error) {
 // frameSink is the receiver that sends an answer to a peer.
 type frameSink struct {
 	frames *frameWriter
+	load   func() engine.Load // of the engine; nil before it was asked
 }
 
 func (k *frameSink) send(t frameType, payload []byte) error {
@@ -121,7 +136,7 @@ func (k *frameSink) finish(s Stream, end ending, err error) error {
 	case errors.As(err, &refused):
 		err = k.send(frameBounce, appendVerdict(refused.verdict))
 	case errors.As(err, &failed):
-		err = errors.Join(err, k.send(frameFail, appendVerdict(verdict{Reason: failed.Reason})))
+		err = errors.Join(err, k.send(frameFail, appendVerdict(verdict{Reason: failed.Reason, Load: k.load()})))
 	default: // the stream itself failed
 		s.Cancel(codeCanceled)
 		return err

@@ -55,7 +55,8 @@ type View struct {
 type agentView struct {
 	heard  time.Time
 	period time.Duration
-	missed int             // probes and accepts in a row
+	missed int             // probes and accepts in a row, each of another moment
+	missAt time.Time       // when the last miss was noted
 	down   bool            // its connection is lost, or it has left
 	alive  context.Context // done when its live streams are to be given up
 	kill   context.CancelCauseFunc
@@ -154,21 +155,23 @@ func (v *View) hearLocked(agent string, period time.Duration, now time.Time) {
 		a.alive, a.kill = context.WithCancelCause(context.Background())
 		v.agents[agent] = a
 	}
-	if a.alive.Err() != nil {
+	if a.alive.Err() != nil && !a.down {
 		a.alive, a.kill = context.WithCancelCause(context.Background())
 	}
 	if period > 0 {
 		a.period = period
 	}
-	a.heard, a.missed, a.down = now, 0, false
+	a.heard, a.missed = now, 0
 }
 
-// Missed notes that an agent did not answer a probe, or did not accept, in time.
-func (v *View) Missed(agent string) {
+// Missed notes that an agent, asked at a moment, did not answer a probe or did not accept in time. Several that were
+// asked before the same pause are one miss, and one that was heard since then is none.
+func (v *View) Missed(agent string, asked, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if a := v.agents[agent]; a != nil {
+	if a := v.agents[agent]; a != nil && !asked.Before(a.heard) && !asked.Before(a.missAt) {
 		a.missed++
+		a.missAt = now
 	}
 }
 
@@ -176,11 +179,15 @@ func (v *View) Missed(agent string) {
 func (v *View) PeerUp(agent string, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if a := v.agents[agent]; a != nil && a.down {
+		a.down = false
+		a.alive, a.kill = context.WithCancelCause(context.Background())
+	}
 	v.hearLocked(agent, 0, now)
 }
 
-// PeerDown notes that an agent left or that its connection is lost: it is not chosen until it is heard again, and its
-// streams are given up with cause.
+// PeerDown notes that an agent left or that its connection is lost: it is not chosen until it is up again, and its
+// streams are given up with cause. A message that was still under way does not change that.
 func (v *View) PeerDown(agent string, cause error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -275,6 +282,13 @@ func (v *View) Models() []engine.Model {
 	return slices.SortedFunc(maps.Values(seen), func(a, b engine.Model) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// Knows reports whether the owner of an engine has announced it.
+func (v *View) Knows(id engine.ID) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.engines[id] != nil
+}
+
 // Canonical returns the canonical name of the model that answers to name. When engines disagree the smallest wins, so
 // that every ingress makes the same keys. An empty name stands for the only model of the mesh.
 func (v *View) Canonical(name string) (string, bool) {
@@ -302,13 +316,15 @@ func (v *View) Candidates(model string, now time.Time) []Candidate {
 	return out
 }
 
-// Usable returns the number of engines that can take a request now.
+// Usable returns the number of engines that can take a request now, or when they are no longer full.
 func (v *View) Usable(now time.Time) int {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	n := 0
 	for id, e := range v.engines {
-		if c := v.candidateLocked(id, e, now); len(e.Models) > 0 && c.Known && c.Eligible() {
+		c := v.candidateLocked(id, e, now)
+		c.Load.Flags &^= engine.Full // full engines do not make an agent unready: that would close the mesh when it is busiest
+		if len(e.Models) > 0 && c.Known && c.Eligible() {
 			n++
 		}
 	}
@@ -328,7 +344,7 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 
 func (v *View) candidateLocked(id engine.ID, e *engineView, now time.Time) Candidate {
 	c := Candidate{
-		ID: id, Generation: e.Generation, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(),
+		ID: id, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(),
 	}
 	c.Load.QueuedSeconds = max(0, c.Load.QueuedSeconds-now.Sub(e.loadAt).Seconds()) + e.seconds
 	if !c.Known {

@@ -47,7 +47,8 @@ func TestMissesCountUntilHeard(t *testing.T) {
 	v, _, now := testView(t)
 	v.Hear("b", report(1, 0), now)
 	for _, want := range []State{Suspect, Unreachable} {
-		v.Missed("b")
+		now = now.Add(time.Millisecond)
+		v.Missed("b", now, now)
 		if got := v.StateOf("b", now); got != want {
 			t.Errorf("got %v, want %v", got, want)
 		}

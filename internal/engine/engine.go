@@ -90,8 +90,8 @@ type Load struct {
 	InFlight      int     // requests booked or reported, waiting ones included
 	Waiting       int     // requests without a first token yet
 	KVUsage       float64 // share of KV blocks in use, 0 to 1
-	PrefillRate   float64 // learned prefill speed, tokens/s
-	BytesPerToken float64 // learned size of a prompt token in canonical bytes
+	PrefillRate   float64 // learned prefill speed, tokens/s; 0 until learned
+	BytesPerToken float64 // learned size of a prompt token in canonical bytes; 0 until learned
 	AcceptRate    float64 // accepted requests a second, mean over 30 s
 	BusyShare     float64 // share of time with prefill work, mean over 30 s, 0 to 1
 	Flags         Flags

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Limits of the wire forms. They bound what a peer can make us allocate, not what an operator may configure.
@@ -88,17 +91,17 @@ func AppendEngine(b []byte, e *Engine) []byte {
 func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 	r := Reader{b: b}
 	e := Engine{
-		ID:             MakeID(owner, r.String(maxString)),
-		Kind:           Kind(r.String(maxString)),
+		ID:             MakeID(owner, r.Name(maxString)),
+		Kind:           Kind(r.Name(maxString)),
 		Generation:     Generation(r.Uvarint()),
 		BlockTokens:    r.Int(1 << 20),
 		CapacityTokens: int64(r.Int(1 << 50)),
 		MaxRunning:     r.Int(1 << 20),
 	}
 	for range r.Int(maxModels) {
-		m := Model{Name: r.String(maxString), MaxContext: r.Int(1 << 30)}
+		m := Model{Name: r.Name(maxString), MaxContext: r.Int(1 << 30)}
 		for range r.Int(maxAliases) {
-			m.Aliases = append(m.Aliases, r.String(maxString))
+			m.Aliases = append(m.Aliases, r.Name(maxString))
 		}
 		if r.err != nil {
 			break
@@ -170,6 +173,16 @@ func (r *Reader) Uint64() uint64 {
 		return binary.LittleEndian.Uint64(b)
 	}
 	return 0
+}
+
+// Name reads a string that becomes part of names and labels: valid UTF-8 without control characters, at most limit bytes.
+func (r *Reader) Name(limit uint64) string {
+	s := r.String(limit)
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+		r.fail(fmt.Errorf("%q is no name", s))
+		return ""
+	}
+	return s
 }
 
 // Bytes reads length-prefixed bytes, at most limit of them, without copying.

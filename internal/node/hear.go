@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -20,8 +21,10 @@ const maxEngines = 256
 // is dropped.
 func (n *Node) PeerUp(p mesh.Peer) {
 	n.mu.Lock()
-	replaced := n.instances[p.Name] != p.Instance
-	n.instances[p.Name] = p.Instance
+	replaced := n.lives[p.Name].instance != p.Instance
+	if replaced {
+		n.lives[p.Name] = life{instance: p.Instance}
+	}
 	n.mu.Unlock()
 	if replaced {
 		n.view.PeerReplaced(p.Name)
@@ -34,14 +37,14 @@ func (n *Node) PeerUp(p mesh.Peer) {
 func (n *Node) greet(peer string) {
 	ctx, cancel := context.WithTimeout(n.ctx, 10*time.Second)
 	defer cancel()
-	err := n.mesh.SendReliable(ctx, peer, n.announcement())
+	err := n.mesh.SendReliable(ctx, peer, n.numbered(n.announcement()))
 	if err == nil && len(n.agentsOf) > 0 {
 		err = n.mesh.SendReliable(ctx, peer, n.wholeDigests())
 	}
 	if err != nil && n.ctx.Err() == nil {
 		n.log.Warn("greeting not sent; it is repeated with the next announcement", "peer", peer, "err", err)
 	}
-	_ = n.mesh.SendDatagram(peer, datagrams(n.ingress.Owner.Report(heartbeatPeriod(n.agents())))[0])
+	_ = n.mesh.SendDatagram(peer, datagrams(n.ingress.Owner.Report(n.heartbeats()))[0])
 }
 
 // PeerDown implements mesh.PeerHandler.
@@ -58,7 +61,7 @@ func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *
 		err = n.ingress.Owner.ServeRequest(ctx, s)
 		n.serving.Add(-1)
 	case mesh.KindProbe:
-		err = n.ingress.Owner.ServeProbe(s, heartbeatPeriod(n.agents()))
+		err = n.ingress.Owner.ServeProbe(s, n.heartbeats())
 	case mesh.KindDigestPull:
 		err = n.servePull(s)
 	default:
@@ -94,6 +97,7 @@ func (n *Node) Message(from string, b []byte) {
 
 func (n *Node) hearEngines(from string, b []byte) error {
 	r := engine.NewReader(b)
+	number, instance := r.Uvarint(), r.Uint64()
 	count := r.Int(maxEngines)
 	if err := r.Err(); err != nil {
 		return fmt.Errorf("parse announcement: %w", err)
@@ -107,10 +111,26 @@ func (n *Node) hearEngines(from string, b []byte) error {
 		}
 		engines, rest = append(engines, e), after
 	}
-	n.view.Announce(from, engines, time.Now())
+	if n.isNews(from, instance, number) {
+		n.view.Announce(from, engines, time.Now())
+	}
 	return nil
 }
 
+// isNews reports whether an announcement is newer than the last one of the same life: messages come in any order, and
+// again.
+func (n *Node) isNews(from string, instance, number uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l, known := n.lives[from]; known && (l.instance != instance || number <= l.announced) {
+		return false
+	}
+	n.lives[from] = life{instance, number}
+	return true
+}
+
+// hearDigests takes in digests of engines that their owner has announced. Others would take places in the index that
+// nobody frees; they are sent again after the announcement.
 func (n *Node) hearDigests(from string, b []byte) error {
 	for len(b) > 0 {
 		d, rest, err := cachestate.ParseDelta(b, from)
@@ -118,6 +138,9 @@ func (n *Node) hearDigests(from string, b []byte) error {
 			return fmt.Errorf("parse digest: %w", err)
 		}
 		b = rest
+		if !n.view.Knows(d.Engine) {
+			continue
+		}
 		if outcome := n.index.Apply(&d); outcome.NeedFull() {
 			n.pull(d.Engine)
 		}
@@ -129,9 +152,21 @@ func (n *Node) hearDigests(from string, b []byte) error {
 func (n *Node) digestHeard(id engine.ID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.digestAt) < 4*maxEngines || !n.digestAt[id].IsZero() {
-		n.digestAt[id] = time.Now()
-	}
+	n.digestAt[id] = time.Now()
+}
+
+// heartbeats returns the period of this agent's heartbeats.
+func (n *Node) heartbeats() time.Duration { return time.Duration(n.period.Load()) }
+
+// forget drops what is kept of engines and agents that the view does not know any more.
+func (n *Node) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.digestAt, func(id engine.ID, _ time.Time) bool { return !n.view.Knows(id) })
+	maps.DeleteFunc(n.lives, func(agent string, _ life) bool {
+		_, known := n.mesh.Peer(agent)
+		return !known
+	})
 }
 
 // Datagram implements mesh.MessageHandler: a heartbeat.

@@ -51,12 +51,19 @@ type Node struct {
 	stateChanged chan struct{}  // an engine's load changed state
 	described    chan struct{}  // an engine's description changed
 	serving      atomic.Int64   // request streams of peers
+	period       atomic.Int64   // of heartbeats now; a time.Duration
+	announced    atomic.Uint64  // number of the last announcement
 	draining     atomic.Bool
 
-	mu        sync.Mutex
-	instances map[string]uint64       // by agent: the life of it that is known
-	pulling   map[engine.ID]bool      // digests being pulled
-	digestAt  map[engine.ID]time.Time // when the last digest message of an engine came
+	mu       sync.Mutex
+	lives    map[string]life         // by agent: the life of it that is known
+	pulling  map[engine.ID]bool      // digests being pulled
+	digestAt map[engine.ID]time.Time // when the last digest message of an engine came
+}
+
+// life is one life of a peer's process, and the number of the last announcement from it.
+type life struct {
+	instance, announced uint64
 }
 
 type metrics struct {
@@ -80,8 +87,9 @@ func New(c Config) (*Node, error) {
 		index:    cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU),
 		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
 		stateChanged: make(chan struct{}, 1), described: make(chan struct{}, 1),
-		instances: map[string]uint64{}, pulling: map[engine.ID]bool{}, digestAt: map[engine.ID]time.Time{},
+		lives: map[string]life{}, pulling: map[engine.ID]bool{}, digestAt: map[engine.ID]time.Time{},
 	}
+	n.period.Store(int64(heartbeatPeriod(1)))
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.view = forward.NewView(c.Mesh.Name, n.index)
 	n.registerMetrics()

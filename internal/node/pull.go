@@ -64,6 +64,9 @@ func (n *Node) pullNow(id engine.ID) error {
 	if err != nil {
 		return err
 	}
+	if !n.view.Knows(id) {
+		return nil
+	}
 	if outcome := n.index.Apply(&d); outcome.NeedFull() {
 		n.index.Remove(id) // a delta did not fit what is here: the next message brings a whole digest
 	}

@@ -13,7 +13,7 @@ import (
 
 // The first byte of a message says what it is.
 const (
-	messageEngines byte = 1 // announcement: all engines of the sender, with the facts that change slowly
+	messageEngines byte = 1 // announcement: number, instance of the sender, all its engines
 	messageDigests byte = 2 // deltas or whole digests of the sender's engines
 )
 
@@ -23,9 +23,6 @@ const maxDatagram = 1100
 // announcePeriod is the number of digest periods between two announcements that tell nothing new. An announcement goes
 // out at once when something changes and when a peer appears; the repetition repairs what a lost connection took along.
 const announcePeriod = 10
-
-// minHeartbeatGap keeps an engine that flaps from sending a heartbeat for every change.
-const minHeartbeatGap = 20 * time.Millisecond
 
 // heartbeatPeriod is the period of loads: probes give the freshness that decides, heartbeats choose whom to probe. A
 // shorter one costs two packets a peer each time, a longer one makes a dead agent known later.
@@ -61,17 +58,25 @@ func (n *Node) agents() int {
 	return count
 }
 
-// beat sends heartbeats: one a period, and one at once when the state of an engine changes.
+// beat sends heartbeats: one a period, and one when the state of an engine changes, but not more than four a period: an
+// engine that is full and free again many times a second would cost every peer two packets each time.
 func (n *Node) beat(ctx context.Context) error {
 	for {
 		period := heartbeatPeriod(n.agents())
+		n.period.Store(int64(period))
 		n.heartbeat(period)
+		sent := time.Now()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(period):
+			continue
 		case <-n.stateChanged:
-			time.Sleep(minHeartbeatGap)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(sent.Add(period / 4))):
 		}
 	}
 }
@@ -129,7 +134,12 @@ func (n *Node) publish(ctx context.Context) error {
 // announce tells this agent's engines to every peer and to its own view.
 func (n *Node) announce(message []byte) {
 	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
-	n.broadcast(message)
+	n.broadcast(n.numbered(message))
+}
+
+// numbered makes an announcement a message.
+func (n *Node) numbered(announcement []byte) []byte {
+	return append(binary.AppendUvarint([]byte{messageEngines}, n.announced.Add(1)), announcement...)
 }
 
 func (n *Node) engines() []engine.Engine {
@@ -140,8 +150,11 @@ func (n *Node) engines() []engine.Engine {
 	return out
 }
 
+// announcement is this agent's instance, then its engines. The message that is sent has a number before them, so that of
+// two that come out of order the newer stands.
 func (n *Node) announcement() []byte {
-	b := binary.AppendUvarint([]byte{messageEngines}, uint64(len(n.agentsOf)))
+	b := binary.LittleEndian.AppendUint64(nil, n.mesh.Instance())
+	b = binary.AppendUvarint(b, uint64(len(n.agentsOf)))
 	for _, a := range n.agentsOf {
 		e := a.Engine()
 		b = engine.AppendEngine(b, &e)
@@ -174,16 +187,20 @@ func (n *Node) wholeDigests() []byte {
 	return b
 }
 
-// watch keeps the view's clock and passes on that engines changed.
+// watch keeps the view's clock.
 func (n *Node) watch(ctx context.Context) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
+	minute := time.NewTicker(time.Minute)
+	defer minute.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
 			n.view.Tick(now)
+		case <-minute.C:
+			n.forget()
 		}
 	}
 }

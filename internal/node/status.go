@@ -56,7 +56,7 @@ type EngineStatus struct {
 	Waiting        int               `json:"waiting"`
 	QueuedSeconds  float64           `json:"queued_s"`
 	KVUsage        float64           `json:"kv_usage"`
-	PrefillRate    float64           `json:"prefill_tokens_per_s"`
+	PrefillRate    float64           `json:"prefill_tokens_per_s"` // 0 until learned
 	BytesPerToken  float64           `json:"bytes_per_token"`
 	LoadAge        float64           `json:"load_age_s"` // negative when none was heard
 	DigestVersion  uint64            `json:"digest_version"`

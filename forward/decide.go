@@ -66,17 +66,17 @@ const (
 // Eligible reports whether c may be chosen at all, given that it answers a probe first where it must.
 func (c *Candidate) Eligible() bool { return c.State != Unreachable && c.Load.Usable() }
 
-// OverlapTokens is the overlap in tokens of this engine.
-func (c *Candidate) OverlapTokens(q Question) float64 { return c.Overlap / c.bytesPerToken(q) }
-
-func (c *Candidate) bytesPerToken(q Question) float64 {
-	return firstAbove0(c.Load.BytesPerToken, q.Learned.BytesPerToken, engine.DefaultBytesPerToken)
+// OverlapTokens is the overlap in tokens, as this engine's answers have taught to count them.
+func (c *Candidate) OverlapTokens(q Question) float64 {
+	return c.Overlap / firstAbove0(c.Load.BytesPerToken, q.Learned.BytesPerToken, engine.DefaultBytesPerToken)
 }
 
-// NewSeconds is the time that the engine needs for the part of the prompt that it does not hold.
+// NewSeconds is the time that the engine needs for the part of the prompt that it does not hold. The size of a token is
+// the model's: what one engine learned of its own traffic must not make it look faster than the others.
 func (c *Candidate) NewSeconds(q Question) float64 {
 	rate := firstAbove0(c.Load.PrefillRate, q.Learned.PrefillRate, engine.DefaultPrefillRate)
-	return max(q.Bytes-c.Overlap, 0) / c.bytesPerToken(q) / rate
+	perToken := firstAbove0(q.Learned.BytesPerToken, c.Load.BytesPerToken, engine.DefaultBytesPerToken)
+	return max(q.Bytes-c.Overlap, 0) / perToken / rate
 }
 
 func firstAbove0(values ...float64) float64 {

@@ -33,10 +33,16 @@ func (p *problems) load(r io.Reader) (kong.Resolver, error) {
 	if err := yaml.Unmarshal(text, &f.values); err != nil {
 		return nil, fmt.Errorf("config file is not valid YAML: %s", strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
+	for _, key := range slices.Sorted(maps.Keys(f.values)) {
+		if !plain(f.values[key]) {
+			p.errs = append(p.errs, fmt.Errorf("%s must be a value or a list of values", key))
+			f.values[key] = nil // the key may still be unknown
+		}
+	}
 	return f, nil
 }
 
-// Validate notes every key that is no flag, and every value that is no scalar or list of scalars.
+// Validate notes every key that is no flag.
 func (f *yamlFile) Validate(app *kong.Application) error {
 	known := map[string]bool{}
 	for _, cmd := range app.Children {
@@ -45,12 +51,8 @@ func (f *yamlFile) Validate(app *kong.Application) error {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(f.values)) {
-		switch {
-		case !known[key]:
+		if !known[key] {
 			f.problems.errs = append(f.problems.errs, fmt.Errorf("unknown key %q in the config file", key))
-		case !plain(f.values[key]):
-			f.problems.errs = append(f.problems.errs, fmt.Errorf("%s must be a value or a list of values", key))
-			delete(f.values, key)
 		}
 	}
 	return nil

@@ -44,7 +44,9 @@ func (n *Node) greet(peer string) {
 	if err != nil && n.ctx.Err() == nil {
 		n.log.Warn("greeting not sent; it is repeated with the next announcement", "peer", peer, "err", err)
 	}
-	_ = n.mesh.SendDatagram(peer, datagrams(n.ingress.Owner.Report(n.heartbeats()))[0])
+	for _, b := range datagrams(n.ingress.Owner.Report(n.heartbeats())) {
+		_ = n.mesh.SendDatagram(peer, b) // a lost heartbeat is followed by the next
+	}
 }
 
 // PeerDown implements mesh.PeerHandler.

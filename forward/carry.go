@@ -28,13 +28,21 @@ func (x *exchange) carry() error {
 			return errors.Join(err, last)
 		}
 		for i := range ranked {
-			final := len(x.event.Attempts) == maxAttempts-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
+			final := len(x.event.Attempts) == x.limit()-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
 			last = x.attempt(&ranked[i], c, round, final)
-			if last == nil || !x.again(last) || len(x.event.Attempts) == maxAttempts {
+			if last == nil || !x.again(last) || len(x.event.Attempts) == x.limit() {
 				return last
 			}
 		}
 	}
+}
+
+// limit is the most engines to try. What continues a stored response is asked of all: only one of them has it.
+func (x *exchange) limit() int {
+	if x.answer.skipNotFound {
+		return maxLookUps
+	}
+	return maxAttempts
 }
 
 // others reports whether an engine other than id is left to try.
@@ -266,6 +274,9 @@ func (x *exchange) again(err error) bool {
 	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) || errors.Is(err, errLateStatus) {
 		return false
 	}
+	if errors.Is(err, errNotHere) {
+		return true
+	}
 	if x.request.Stored || x.request.Background { // the body waits for the accept: none, and it was not done
 		_, bounced := errors.AsType[*bounce](err)
 		return bounced || errors.Is(err, errMissed) || errors.Is(err, errUnreached)
@@ -307,8 +318,8 @@ func (x *exchange) lookUp(route openai.Route) {
 		}
 		complete = complete && errors.Is(err, errNotHere)
 	}
-	if complete && len(engines) > 0 {
-		err = errNotFound
+	if !complete {
+		err = errNoEngine // one that cannot be asked may have it
 	}
 	x.finish(err)
 }

@@ -15,9 +15,6 @@ import (
 // errNoEngine says that no engine of the model can be chosen at all.
 var errNoEngine = errors.New("no healthy engine")
 
-// errNotFound says that every engine was asked and none has what was named.
-var errNotFound = errors.New("not found at any engine")
-
 // retryAfter is what a refused client is told to wait, in seconds: SDKs retry only when they are told.
 const retryAfter = 1
 
@@ -69,9 +66,9 @@ func answerError(err error) *openai.Error {
 	failed, isFailure := errors.AsType[*failure](err)
 	_, isBounce := errors.AsType[*bounce](err)
 	switch {
-	case errors.Is(err, errNotFound):
+	case errors.Is(err, errNotHere):
 		e.Status, e.Type, e.Code, e.Reason = http.StatusNotFound, "invalid_request_error", "not_found", "not_found"
-		e.Message = "no engine of this mesh has stored that"
+		e.Message = "no engine of this mesh has stored what the request names"
 	case errors.Is(err, errLateStatus):
 		e.Code, e.Reason = "engine_refused", "late_status"
 		e.Message = "the engine refused the request after the stream had been announced"

@@ -244,16 +244,17 @@ func (x *exchange) generate(route openai.Route) {
 	x.event.Decision = time.Since(parsed)
 	x.body = body
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
-	x.request = &openai.Request{Route: route, Model: request.Model, Stored: request.Stored, Background: request.Background}
-	x.serve(route, request.Stream, release)
+	x.request = &openai.Request{Model: request.Model, Stored: request.Stored, Background: request.Background}
+	x.serve(request, release)
 }
 
 // serve carries the request to engines until one has answered, within the time limit.
-func (x *exchange) serve(route openai.Route, stream bool, release func()) {
+func (x *exchange) serve(request *openai.Request, release func()) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	defer cancel()
 	x.ctx = ctx
-	x.answer = newAnswer(x.w, route, stream)
+	x.answer = newAnswer(x.w, request.Route, request.Stream)
+	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = func() {
 		x.body = nil
 		release()

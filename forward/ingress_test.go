@@ -375,12 +375,47 @@ func TestStoredResponseIsFoundWhereItIs(t *testing.T) {
 	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
 		a.engine = http.NotFoundHandler()
 		b.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
-		for path, status := range map[string]int{"/v1/responses/resp_1": 200} {
+		const path = "/v1/responses/resp_1"
+		ask := func() *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-			if w.Code != status || w.Body.String() != path {
-				t.Errorf("got %d %q", w.Code, w.Body)
+			return w
+		}
+		if w := ask(); w.Code != http.StatusOK || w.Body.String() != path {
+			t.Errorf("got %d %q", w.Code, w.Body)
+		}
+		b.book.set(func(b *memBooker) { b.refuse = "full" })
+		if w := ask(); w.Code != http.StatusOK {
+			t.Errorf("got %d from a full engine, which a look-up does not burden", w.Code)
+		}
+		b.engine = http.NotFoundHandler()
+		if w := ask(); w.Code != http.StatusNotFound {
+			t.Errorf("got %d %q, want 404 when no engine has it", w.Code, w.Body)
+		}
+		a.View.PeerDown("b", errors.New("gone"))
+		if w := ask(); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("got %d %q, want 503 when the engine that may have it cannot be asked", w.Code, w.Body)
+		}
+	})
+}
+
+func TestContinuedResponseGoesWhereTheFirstIs(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		const body = `{"model":"m","input":"go on","previous_response_id":"resp_1"}`
+		ask := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/responses", strings.NewReader(body)))
+			return w
+		}
+		a.engine = http.NotFoundHandler()
+		for range 10 {
+			if w := ask(); w.Code != http.StatusOK {
+				t.Fatalf("got %d %q, want the answer of the engine that has it", w.Code, w.Body)
 			}
+		}
+		b.engine = http.NotFoundHandler()
+		if w := ask(); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "not_found") {
+			t.Errorf("got %d %q, want 404 when no engine has it", w.Code, w.Body)
 		}
 	})
 }

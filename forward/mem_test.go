@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -119,37 +119,105 @@ func (a *memAgent) open(_ context.Context, agent string, serve func(context.Cont
 
 // memStream is one end of a stream in memory.
 type memStream struct {
-	in, out net.Conn
+	in, out *memPipe
 	ctx     context.Context
 	cancel  context.CancelFunc // of this end
 	peer    context.CancelFunc // of the other end
 }
 
 func memStreams() (a, b *memStream) {
-	r1, w1 := net.Pipe()
-	r2, w2 := net.Pipe()
+	ab, ba := newMemPipe(), newMemPipe()
 	ctxA, cancelA := context.WithCancel(context.Background())
 	ctxB, cancelB := context.WithCancel(context.Background())
-	return &memStream{r2, w1, ctxA, cancelA, cancelB}, &memStream{r1, w2, ctxB, cancelB, cancelA}
+	return &memStream{ba, ab, ctxA, cancelA, cancelB}, &memStream{ab, ba, ctxB, cancelB, cancelA}
 }
 
 func (s *memStream) Read(p []byte) (int, error)  { return s.in.Read(p) }
 func (s *memStream) Write(p []byte) (int, error) { return s.out.Write(p) }
-func (s *memStream) CloseWrite() error           { return s.out.Close() }
+func (s *memStream) CloseWrite() error           { s.out.end(io.EOF); return nil }
 func (s *memStream) Context() context.Context    { return s.ctx }
-
 func (s *memStream) SetDeadline(t time.Time) error {
-	return errors.Join(s.in.SetReadDeadline(t), s.out.SetWriteDeadline(t))
+	s.in.setDeadline(t)
+	return nil
 }
 
 func (s *memStream) Close() error {
 	s.cancel()
-	return errors.Join(s.out.Close(), s.in.Close())
+	s.out.end(io.EOF)
+	s.in.end(io.ErrClosedPipe)
+	return nil
 }
 
 func (s *memStream) Cancel(uint64) {
 	s.peer()
-	_ = s.Close()
+	s.cancel()
+	s.out.end(io.ErrClosedPipe)
+	s.in.end(io.ErrClosedPipe)
+}
+
+// memPipe is one direction: writes never wait, as on a QUIC stream with an open window.
+type memPipe struct {
+	mu       sync.Mutex
+	ready    *sync.Cond
+	buf      []byte
+	err      error // what readers get after the bytes, and writers at once
+	deadline time.Time
+}
+
+func newMemPipe() *memPipe {
+	p := &memPipe{}
+	p.ready = sync.NewCond(&p.mu)
+	return p
+}
+
+func (p *memPipe) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case p.err == io.ErrClosedPipe:
+			return 0, p.err
+		case len(p.buf) > 0:
+			n := copy(b, p.buf)
+			p.buf = p.buf[n:]
+			return n, nil
+		case p.err != nil:
+			return 0, p.err
+		case !p.deadline.IsZero() && !time.Now().Before(p.deadline):
+			return 0, os.ErrDeadlineExceeded
+		}
+		p.ready.Wait()
+	}
+}
+
+func (p *memPipe) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return 0, io.ErrClosedPipe
+	}
+	p.buf = append(p.buf, b...)
+	p.ready.Broadcast()
+	return len(b), nil
+}
+
+func (p *memPipe) end(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil || err == io.ErrClosedPipe {
+		p.err = err
+	}
+	p.ready.Broadcast()
+}
+
+func (p *memPipe) setDeadline(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deadline = t
+	if !t.IsZero() {
+		time.AfterFunc(time.Until(t), p.ready.Broadcast)
+	}
+	p.ready.Broadcast()
 }
 
 // memBooker counts bookings. Limit bounds them; the next is refused as full.

@@ -1,0 +1,170 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+func TestOwnerGivesPeersOnlyWhatClientsMayUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newMemMesh(t, "a").agents["a"]
+		var got *http.Request
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			got = r.Clone(context.Background())
+			echoEngine{"a"}.ServeHTTP(w, r)
+		})
+		ask := func(method, path string) error {
+			got = nil
+			c := &call{Engine: "0", Method: method, Path: path, QueuedAtProbe: -1, Header: http.Header{
+				"X-Data-Parallel-Rank": {"1"}, "Authorization": {"Bearer other"}, "Content-Type": {"application/json"},
+			}}
+			to := newAnswer(discardWriter{http.Header{}}, 0, false)
+			to.begin(true, func(engine.Load) {}, nil)
+			_, err := a.Owner.serve(t.Context(), c, func() ([]byte, error) { return []byte(chatBody), nil }, to)
+			return err
+		}
+		for _, path := range []string{"@evil.example/x", "/flush_cache", "/v1/load_lora_adapter", "/v1/../metrics", "//evil.example/v1/models", ""} {
+			refused, ok := errors.AsType[*bounce](ask(http.MethodPost, path))
+			if !ok || refused.Reason != "not_allowed" || got != nil {
+				t.Errorf("%q: got %v, and the engine saw %v", path, refused, got)
+			}
+		}
+		if err := ask(http.MethodPost, "/v1/chat/completions?x=1"); err != nil || got.URL.String() != "http://a/v1/chat/completions?x=1" {
+			t.Fatalf("got %v, the engine saw %v", err, got)
+		}
+		if h := got.Header; h.Get("X-Data-Parallel-Rank") != "" || h.Get("Authorization") != "Bearer engine-key" {
+			t.Errorf("the engine got the header %v", h)
+		}
+	})
+}
+
+type discardWriter struct{ header http.Header }
+
+func (w discardWriter) Header() http.Header         { return w.header }
+func (w discardWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (w discardWriter) WriteHeader(int)             {}
+func (w discardWriter) Flush()                      {}
+
+func TestSuspectServesAfterItAnsweredAProbe(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		a.View.Missed("b", time.Now(), time.Now())
+		if s := a.View.StateOf("b", time.Now()); s != Suspect {
+			t.Fatalf("b is %v", s)
+		}
+		if w := a.post(t.Context(), chatBody); w.Code != http.StatusOK {
+			t.Errorf("got %d %q, want the answer of the suspect", w.Code, w.Body)
+		}
+		if s := a.View.StateOf("b", time.Now()); s != Fresh {
+			t.Errorf("b is %v after its answer", s)
+		}
+	})
+}
+
+func TestOnePauseIsOneMiss(t *testing.T) {
+	v, _, now := testView(t)
+	v.Hear("b", report(1, 0), now)
+	asked, later := now.Add(time.Second/2), now.Add(time.Second/2+acceptFloor)
+	for range 5 {
+		v.Missed("b", asked, later)
+	}
+	v.Missed("b", now.Add(-time.Second), later) // asked before it was heard last
+	if s := v.StateOf("b", now); s != Suspect {
+		t.Errorf("five requests met one pause: b is %v, want suspect", s)
+	}
+}
+
+func TestBouncesAreReadWhileABodyIsWritten(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse, b.book.refuse = "draining", "full"
+		body := strings.Replace(chatBody, "hello", strings.Repeat("x", earlyBody-200), 1)
+		a.post(t.Context(), body)
+		for _, attempt := range a.last().Attempts {
+			if attempt.Engine == "b/0" && attempt.Result != "bounce_full" {
+				t.Errorf("a bounce was taken for %q", attempt.Result)
+			}
+		}
+		if s := a.View.StateOf("b", time.Now()); s != Fresh {
+			t.Errorf("b is %v after it answered", s)
+		}
+	})
+}
+
+func TestPreambleOfAnyLengthIsPassedOn(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		preamble := `data: {"id":"c","choices":[],"prompt_token_ids":[` + strings.Repeat("12345,", maxHeld/3) + "1]}\n\n"
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			startStream(w, roleChunk+preamble+chunkOf("one")+doneChunk)
+		})
+		if w := a.post(t.Context(), chatBody); w.Body.String() != roleChunk+preamble+chunkOf("one")+doneChunk {
+			t.Errorf("got %d and %d bytes, want 200 and %d", w.Code, w.Body.Len(), len(preamble))
+		}
+	})
+}
+
+func TestRefusalAfterTheStreamWasAnnouncedIsAnErrorEvent(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(holdLimit + time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"too long"}}`)
+		})
+		w := a.post(t.Context(), chatBody)
+		if got := w.Body.String(); w.Code != 200 || !strings.HasPrefix(got, ": waiting") || !strings.Contains(got, `data: {"error"`) {
+			t.Errorf("got %d %q", w.Code, got)
+		}
+	})
+}
+
+func TestErrorEventBeforeContentGetsAnotherEngine(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		failing := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			startStream(w, roleChunk+"data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n"+doneChunk)
+		})
+		a.engine = failing
+		for range 20 {
+			m.tell()
+			if w := a.post(t.Context(), chatBody); w.Body.String() != (echoEngine{"b"}).answer() {
+				t.Fatalf("got %q", w.Body)
+			}
+		}
+		b.engine = failing
+		if w := a.post(t.Context(), chatBody); !strings.Contains(w.Body.String(), "out of memory") || a.last().Outcome != outcomeEngineError {
+			t.Errorf("got %q with outcome %q, want the engine's own error", w.Body, a.last().Outcome)
+		}
+	})
+}
+
+func TestBodyIsLetGoAtTheFirstContent(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		for _, remote := range []bool{false, true} {
+			owner := a
+			if a.book.refuse, b.book.refuse = "", "draining"; remote {
+				a.book.refuse, b.book.refuse, owner = "draining", "", b
+			}
+			var before, after int64
+			owner.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				before = a.bodies.held.Load()
+				startStream(w, roleChunk+chunkOf("one"))
+				synctest.Wait()
+				after = a.bodies.held.Load() + b.bodies.held.Load()
+				_, _ = io.WriteString(w, doneChunk)
+			})
+			a.post(t.Context(), chatBody)
+			if before < int64(len(chatBody)) || after != 0 {
+				t.Errorf("remote %t: %d bytes held before the first content, %d after", remote, before, after)
+			}
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -156,9 +157,13 @@ func requestPath(u *url.URL) string {
 
 // call is the request as its owner gets it; the engine is filled in by each attempt.
 func (x *exchange) call() call {
+	prompt := x.prompt
+	if x.batch { // the owner counts the load of all, and learns nothing from the sum
+		prompt = cachestate.Prompt{Bytes: int64(len(x.body))}
+	}
 	return call{
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
-		Prompt: x.prompt, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
+		Prompt: prompt, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 
@@ -183,17 +184,17 @@ func appendPrompt(b []byte, p *cachestate.Prompt) []byte {
 }
 
 func readPrompt(r *engine.Reader, p *cachestate.Prompt) {
-	p.Bytes = int64(r.Int(1 << 32))
+	p.Bytes = int64(r.Int(math.MaxUint32))
 	n := r.Int(maxKeys)
 	if n*9 > len(r.Rest()) { // a key and a gap take at least nine bytes
 		n = len(r.Rest()) / 9
 	}
 	p.Keys, p.Offsets = make([]cachestate.Key, 0, n), make([]uint32, 0, n)
-	var last uint32
+	var last uint64
 	for range n {
 		p.Keys = append(p.Keys, cachestate.Key(r.Uint64()))
-		last += uint32(r.Int(1 << 31))
-		p.Offsets = append(p.Offsets, last)
+		last += uint64(r.Int(uint64(p.Bytes) - last)) // no boundary lies beyond the prompt
+		p.Offsets = append(p.Offsets, uint32(last))
 	}
 }
 

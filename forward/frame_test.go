@@ -43,6 +43,14 @@ func TestCallSurvivesTheWire(t *testing.T) {
 	}
 }
 
+func TestBoundaryBeyondThePromptIsRefused(t *testing.T) {
+	c := exampleCall()
+	c.Prompt.Bytes = 69_999
+	if _, err := parseCall(appendCall(c), 1<<20); err == nil {
+		t.Error("a boundary at 70,000 of 69,999 bytes passed")
+	}
+}
+
 func TestOtherPayloadsSurviveTheWire(t *testing.T) {
 	load := engine.Load{Seq: 9, QueuedSeconds: 1.5, InFlight: 3, Waiting: 1, KVUsage: 0.5, PrefillRate: 16000, BytesPerToken: 4.125}
 	h := &head{Status: 429, Header: http.Header{"Retry-After": {"1"}}}

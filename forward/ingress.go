@@ -139,6 +139,7 @@ type exchange struct {
 	request *openai.Request
 	body    []byte // until the first content
 	prompt  cachestate.Prompt
+	batch   bool   // several prompts: routed by the first, which says nothing of the rest
 	model   string // canonical name
 	q       Question
 	answer  *answer
@@ -280,6 +281,7 @@ func (x *exchange) keys() {
 	}
 	x.q = Question{Bytes: float64(x.prompt.Bytes)}
 	x.q.Locality = len(x.prompt.Keys) > 0 && x.q.Bytes >= localityMinimum*engine.DefaultBytesPerToken
+	x.batch = x.request.Prompts > 1
 	x.event.PromptBytes, x.event.Keys = x.prompt.Bytes, len(x.prompt.Keys)
 }
 

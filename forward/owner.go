@@ -41,9 +41,10 @@ type Admission struct {
 	Second        bool              // a second owner accepts unless down, draining or full
 }
 
-// Booking is the load of one accepted request. Both methods may be called more than once; only the first call counts.
+// Booking is the load of one accepted request. Finish may be called more than once; only the first call counts.
 type Booking interface {
-	// FirstContent tells that the first content of the answer came: the prefill is done.
+	// FirstContent tells that content of the answer came. The first call says that the prefill is done, the others that
+	// the engine is alive.
 	FirstContent()
 	// Finish undoes the booking.
 	Finish(Outcome)
@@ -54,6 +55,7 @@ type Outcome struct {
 	Usage    openai.Usage
 	HasUsage bool
 	Failed   bool // the engine gave no complete answer: nothing is learned from it
+	Whole    bool // the content came all at once: its time says nothing of the prefill
 }
 
 // LocalEngine is an engine beside this agent.
@@ -261,7 +263,7 @@ func relayWhole(route openai.Route, resp *http.Response, b Booking, to receiver)
 		}
 		if errors.Is(err, io.EOF) {
 			usage, ok := openai.ParseUsage(route, kept)
-			return Outcome{Usage: usage, HasUsage: ok && good, Failed: !good}, nil
+			return Outcome{Usage: usage, HasUsage: ok && good, Failed: !good, Whole: true}, nil
 		}
 		if err != nil {
 			return Outcome{Failed: true}, &failure{"reset", err}

@@ -95,7 +95,7 @@ func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
 			known = &engineView{}
 			v.engines[e.ID] = known
 		} else if known.Generation != e.Generation {
-			v.dropDigestLocked(e.ID, e.Generation)
+			v.index.Remove(e.ID)
 		}
 		known.Engine = e
 	}
@@ -105,12 +105,6 @@ func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
 		}
 	}
 	v.wakeLocked()
-}
-
-func (v *View) dropDigestLocked(id engine.ID, next engine.Generation) {
-	if have, ok := v.index.Have(id); ok && have.Generation < next {
-		v.index.Remove(id)
-	}
 }
 
 func (v *View) forgetLocked(id engine.ID) {
@@ -282,11 +276,15 @@ func (v *View) Models() []engine.Model {
 	return slices.SortedFunc(maps.Values(seen), func(a, b engine.Model) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Knows reports whether the owner of an engine has announced it.
-func (v *View) Knows(id engine.ID) bool {
+// Generation returns the generation of an engine that its owner has announced.
+func (v *View) Generation(id engine.ID) (engine.Generation, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return v.engines[id] != nil
+	e := v.engines[id]
+	if e == nil {
+		return 0, false
+	}
+	return e.Generation, true
 }
 
 // Canonical returns the canonical name of the model that answers to name. When engines disagree the smallest wins, so

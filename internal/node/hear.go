@@ -131,8 +131,9 @@ func (n *Node) isNews(from string, instance, number uint64) bool {
 	return true
 }
 
-// hearDigests takes in digests of engines that their owner has announced. Others would take places in the index that
-// nobody frees; they are sent again after the announcement.
+// hearDigests takes in digests of engines that their owner has announced, of the life that it announced. Others would take
+// places in the index that nobody frees, or bring back what an earlier life held; they are sent again after the
+// announcement.
 func (n *Node) hearDigests(from string, b []byte) error {
 	for len(b) > 0 {
 		d, rest, err := cachestate.ParseDelta(b, from)
@@ -140,7 +141,7 @@ func (n *Node) hearDigests(from string, b []byte) error {
 			return fmt.Errorf("parse digest: %w", err)
 		}
 		b = rest
-		if !n.view.Knows(d.Engine) {
+		if gen, ok := n.view.Generation(d.Engine); !ok || gen != d.Generation {
 			continue
 		}
 		if outcome := n.index.Apply(&d); outcome.NeedFull() {
@@ -164,7 +165,7 @@ func (n *Node) heartbeats() time.Duration { return time.Duration(n.period.Load()
 func (n *Node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	maps.DeleteFunc(n.digestAt, func(id engine.ID, _ time.Time) bool { return !n.view.Knows(id) })
+	maps.DeleteFunc(n.digestAt, func(id engine.ID, _ time.Time) bool { _, known := n.view.Generation(id); return !known })
 	maps.DeleteFunc(n.lives, func(agent string, _ life) bool {
 		_, known := n.mesh.Peer(agent)
 		return !known

@@ -64,8 +64,8 @@ func (n *Node) pullNow(id engine.ID) error {
 	if err != nil {
 		return err
 	}
-	if !n.view.Knows(id) {
-		return nil
+	if gen, ok := n.view.Generation(id); !ok || gen != d.Generation {
+		return nil // of another life than the one that is announced
 	}
 	if outcome := n.index.Apply(&d); outcome.NeedFull() {
 		n.index.Remove(id) // a delta did not fit what is here: the next message brings a whole digest

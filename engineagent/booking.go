@@ -47,7 +47,7 @@ type Booking struct {
 
 	entry                    // guarded by agent.mu
 	lease      Lease         // guarded by agent.mu; nil without keys
-	took       time.Duration // prefill time, set at the first content; 0 when unknown
+	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
 	bytes      int64   // canonical size; 0 when unknown
 	overlap    int     // tokens predicted resident
@@ -63,6 +63,7 @@ type Outcome struct {
 	Usage    openai.Usage
 	HasUsage bool
 	Failed   bool // the engine failed it; a client that went away is no failure
+	Whole    bool // the content came all at once: its time says nothing of the prefill
 }
 
 // Admit books the request or refuses it, in one step with the look at the counters: of many that arrive at once, each
@@ -174,6 +175,9 @@ func (b *Booking) Finish(o Outcome) {
 	}
 	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
 	if content && o.HasUsage {
+		if o.Whole {
+			b.took = 0
+		}
 		a.learnLocked(b, o.Usage, now)
 	}
 	b.release(content, o)

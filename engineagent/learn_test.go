@@ -49,6 +49,18 @@ func TestSpeedIsNotLearnedFromPromptsThatSayNothing(t *testing.T) {
 	}
 }
 
+func TestAnswerThatCameAtOnceTeachesSizeButNoSpeed(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	b := mustAdmit(t, a, Admission{Prompt: prompt(1, 10, 0, 10)})
+	c.advance(time.Minute) // of decoding, most of it
+	b.FirstContent()
+	b.Finish(Outcome{Usage: openai.Usage{PromptTokens: 20000, HasCached: true}, HasUsage: true, Whole: true})
+	if l := a.Load(); l.PrefillRate != 0 || l.BytesPerToken == 0 {
+		t.Errorf("%.0f tokens/s and %.2f bytes a token learned, want no speed and a size", l.PrefillRate, l.BytesPerToken)
+	}
+}
+
 func TestLearnedValuesStayInBounds(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })

@@ -163,7 +163,7 @@ func (x *exchange) call() call {
 	}
 	return call{
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
-		Prompt: prompt, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
+		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
 	}
 }
 

@@ -125,6 +125,7 @@ type call struct {
 	QueuedAtProbe float64 // seconds queued that the probe answered; negative when the engine was not probed
 	Second        bool    // a second owner accepts unless down, draining or full
 	Once          bool    // the request must not be done twice: a stored or background response
+	Media         bool    // the prompt's bytes say little of its tokens
 	BodySize      int
 
 	sent func() // called when the engine has the body; not on the wire
@@ -139,7 +140,7 @@ func appendCall(c *call) []byte {
 	b = appendHeader(b, c.Header)
 	b = appendPrompt(b, &c.Prompt)
 	b = binary.AppendUvarint(b, uint64(max(c.QueuedAtProbe+1, 0)*1e6))
-	b = append(b, flag(c.Second)|flag(c.Once)<<1)
+	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2)
 	return binary.AppendUvarint(b, uint64(c.BodySize))
 }
 
@@ -156,7 +157,7 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	readPrompt(r, &c.Prompt)
 	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
 	flags := r.Byte()
-	c.Second, c.Once = flags&1 != 0, flags&2 != 0
+	c.Second, c.Once, c.Media = flags&1 != 0, flags&2 != 0, flags&4 != 0
 	c.BodySize = r.Int(uint64(maxBody))
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("parse request frame: %w", err)

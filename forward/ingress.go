@@ -281,7 +281,7 @@ func (x *exchange) keys() {
 	}
 	x.q = Question{Bytes: float64(x.prompt.Bytes)}
 	x.q.Locality = len(x.prompt.Keys) > 0 && x.q.Bytes >= localityMinimum*engine.DefaultBytesPerToken
-	x.batch = x.request.Prompts > 1
+	x.batch, x.media = x.request.Prompts > 1, x.request.Media
 	x.event.PromptBytes, x.event.Keys = x.prompt.Bytes, len(x.prompt.Keys)
 }
 

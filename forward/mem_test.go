@@ -175,7 +175,7 @@ func (p *memPipe) Read(b []byte) (int, error) {
 	defer p.mu.Unlock()
 	for {
 		switch {
-		case p.err == io.ErrClosedPipe:
+		case errors.Is(p.err, io.ErrClosedPipe):
 			return 0, p.err
 		case len(p.buf) > 0:
 			n := copy(b, p.buf)
@@ -204,7 +204,7 @@ func (p *memPipe) Write(b []byte) (int, error) {
 func (p *memPipe) end(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err == nil || err == io.ErrClosedPipe {
+	if p.err == nil || errors.Is(err, io.ErrClosedPipe) {
 		p.err = err
 	}
 	p.ready.Broadcast()

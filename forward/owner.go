@@ -38,6 +38,7 @@ type Admission struct {
 	Prompt        *cachestate.Prompt
 	Generation    engine.Generation // 0 when the decision saw no digest
 	QueuedAtProbe float64           // seconds; negative when the engine was not probed
+	Media         bool              // the prompt's bytes say little of its tokens
 	Second        bool              // a second owner accepts unless down, draining or full
 }
 
@@ -183,7 +184,7 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 		return noBooking{}, e.Booker.Load(), nil
 	}
 	return e.Booker.Admit(Admission{
-		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Second: c.Second,
+		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second,
 	})
 }
 

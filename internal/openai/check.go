@@ -205,7 +205,7 @@ func (r *Request) checkPart(v span) *Error {
 	if err := r.doc.object(v, &m, partRules); err != nil {
 		return err
 	}
-	r.hasMedia = r.hasMedia || r.doc.mediaKind(&m) != ""
+	r.Media = r.Media || r.doc.mediaKind(&m) != ""
 	return nil
 }
 
@@ -264,7 +264,7 @@ func (r *Request) checkBlock(v span) *Error {
 		}
 		return d.each(m[nContent], nContent, r.checkPart)
 	}
-	r.hasMedia = r.hasMedia || d.mediaKind(&m) != ""
+	r.Media = r.Media || d.mediaKind(&m) != ""
 	return nil
 }
 

@@ -55,14 +55,14 @@ type Request struct {
 	MaxTokens    int    // bound on generated tokens; 0 when the client gives none
 	Stored       bool   // the engine keeps the answer for later requests
 	Background   bool   // the engine answers before it is done
+	Media        bool   // images, sound or video are part of the prompt: its bytes say little of its tokens
 	Keyless      string // why there are no keys (a closed set, see DESIGN.md); "" when Walk gives a canonical prompt
 	Previous     string // the stored response that this one continues, which only one engine has; "" when none
 	SessionID    string // what the client says its requests belong to; "" when it says nothing
 	Body         []byte // the whole body as it came
 
-	doc      doc
-	top      members
-	hasMedia bool
+	doc doc
+	top members
 }
 
 // Parse checks body with DefaultLimits. The error is always an *Error.

@@ -125,7 +125,7 @@ func (w *walker) root(model string) {
 		w.fields(tagConstraint, tagConstraintJSON, nToolChoice, nParallelToolCalls, nResponseFormat,
 			nStructuredOutputs, nRegex, nJSONSchema, nEbnf, nTask, nText, nOutputConfig)
 	}
-	if w.r.hasMedia {
+	if w.r.Media {
 		w.fields(tagMediaOption, tagMediaJSON, nMMProcessorKwargs, nMediaIOKwargs, nImagesConfig, nMaxDynamicPatch,
 			nUseAudioInVideo)
 	}

@@ -37,6 +37,14 @@ func TestRefusals(t *testing.T) {
 		{"memory in use but nobody waits", func(_ *testing.T, a *Agent) {
 			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, bookings{})
 		}, Admission{}, ""},
+		{"memory in use and an answer that is no stream runs", func(t *testing.T, a *Agent) {
+			mustAdmit(t, a, Admission{})
+			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, a.openBookings())
+		}, Admission{QueuedAtProbe: -1}, ""},
+		{"full by memory that our own requests wait for", func(t *testing.T, a *Agent) {
+			mustAdmit(t, a, Admission{})
+			a.noteReading(&reading{waiting: 1, kvUsage: 1}, engine.KindVLLM, a.openBookings())
+		}, Admission{}, ReasonFull},
 		{"other generation", nil, Admission{Generation: 1}, ReasonGeneration},
 		{"other generation at the second owner", nil, Admission{Generation: 1, Second: true}, ""},
 		{"queue grew since the probe", queue, Admission{QueuedAtProbe: 0.4}, ReasonQueue},

@@ -40,7 +40,8 @@ func (a *Agent) loadLocked(now time.Time) engine.Load {
 func (a *Agent) inFlightLocked() int { return a.ledger.inFlight() + a.report.inFlight() }
 func (a *Agent) waitingLocked() int  { return len(a.ledger.waiting) + a.report.waiting }
 
-// fullUsage is the KV usage from which a waiting request waits for memory and not for its turn.
+// fullUsage is the KV usage from which a waiting request waits for memory and not for its turn. Only the engine knows
+// which requests wait: a booking without content may be decoding an answer that is no stream.
 const fullUsage = 0.95
 
 func (a *Agent) flagsLocked() (f engine.Flags) {
@@ -50,7 +51,7 @@ func (a *Agent) flagsLocked() (f engine.Flags) {
 	if a.cordoned {
 		f |= engine.Draining
 	}
-	noMemory := a.waitingLocked() > 0 && a.report.kvUsage >= fullUsage
+	noMemory := a.report.queued > 0 && a.report.kvUsage >= fullUsage
 	if noMemory || a.inFlightLocked() >= a.maxRunningLocked() {
 		f |= engine.Full
 	}

@@ -4,6 +4,7 @@ package engineagent
 // mesh.
 type report struct {
 	running, waiting int     // foreign requests. Invariant: >= 0
+	queued           int     // all requests that the engine lets wait, ours too
 	kvUsage          float64 // 0 to 1; 0 when unknown
 	missed           int     // readings missed in a row
 }
@@ -16,7 +17,7 @@ const maxMissed = 3
 // open when it was asked, and those accepted until it answered.
 func (p *report) read(r *reading, own, ownWaiting int) {
 	p.missed = 0
-	p.kvUsage = r.kvUsage
+	p.queued, p.kvUsage = r.waiting, r.kvUsage
 	foreign := max(r.running+r.waiting-own, 0)
 	p.waiting = min(max(r.waiting-ownWaiting, 0), foreign)
 	p.running = foreign - p.waiting
@@ -28,7 +29,7 @@ func (p *report) miss() {
 	p.running /= 2
 	p.waiting /= 2
 	if p.missed > maxMissed {
-		p.kvUsage = 0
+		p.queued, p.kvUsage = 0, 0
 	}
 }
 

@@ -47,6 +47,7 @@ type Booking struct {
 
 	entry                    // guarded by agent.mu
 	lease      Lease         // guarded by agent.mu; nil without keys
+	output     int           // contents so far. Guarded by agent.mu
 	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
 	bytes      int64   // canonical size; 0 when unknown
@@ -141,21 +142,32 @@ func (a *Agent) slackLocked() int { return 2 * max(a.engine.BlockTokens, 32) }
 // Overlap returns how many tokens of the prompt were predicted to be resident when it was booked.
 func (b *Booking) Overlap() int { return b.overlap }
 
-// FirstContent says that the engine has sent content. Calls after the first, or after Finish, do nothing.
+// FirstContent says that the engine has sent content. It may be called at every content: the first ends the prefill,
+// each shows that the engine lives and counts as one token of output, which is what most events of a stream carry.
+// After Finish it does nothing.
 func (b *Booking) FirstContent() {
 	a := b.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if b.state != stateWaiting {
+	if b.state == stateEnded {
 		return
 	}
-	now := a.cfg.Now()
+	a.life.content()
+	if b.state == stateWaiting {
+		b.prefilledLocked(a.cfg.Now())
+	}
+	if b.output++; b.lease != nil {
+		b.lease.Generated(b.output)
+	}
+}
+
+func (b *Booking) prefilledLocked(now time.Time) {
+	a := b.agent
 	a.meters.advance(true, now)
 	b.took = a.ledger.content(&b.entry, now)
 	if b.lease != nil {
 		b.lease.Prefilled()
 	}
-	a.life.failed = 0 // content is an answer
 	if b.withKeys && b.generation == a.engine.Generation {
 		a.evidence.window.add(b.overlap, b.prompt)
 	}

@@ -191,6 +191,24 @@ func TestSecondPromptOfAFamilyOverlaps(t *testing.T) {
 	wantIdle(t, a)
 }
 
+func TestOutputOfARunningRequestTakesRoom(t *testing.T) {
+	a := upAgent(t, func(c *Config) { c.CapacityTokens = 11_000 })
+	b := mustAdmit(t, a, Admission{Prompt: prompt(1, 5, 0, 5), QueuedAtProbe: -1}) // 5,000 tokens
+	b.FirstContent()
+	b.Finish(Outcome{})
+	long := mustAdmit(t, a, Admission{Prompt: prompt(2, 5, 0, 5), QueuedAtProbe: -1})
+	defer long.Finish(Outcome{})
+	for range 2000 {
+		long.FirstContent()
+	}
+	if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 5, 0, 1), QueuedAtProbe: -1}); b.Overlap() == 0 {
+		t.Error("all of the first prompt is forgotten, where 2,000 tokens of output drive out one of its keys")
+	}
+	if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 5, 0, 5), QueuedAtProbe: -1}); b.Overlap() > 4000 {
+		t.Errorf("overlap %d beside 2,000 tokens of output", b.Overlap())
+	}
+}
+
 func TestAbandonedPromptLeavesNoResidency(t *testing.T) {
 	a := upAgent(t, nil)
 	mustAdmit(t, a, Admission{Prompt: prompt(1, 10, 1, 20)}).Finish(Outcome{Failed: true})

@@ -220,3 +220,21 @@ func wantTellable(t testing.TB, l engine.Load) {
 		t.Errorf("load cannot be told: %v", err)
 	}
 }
+
+// repeat calls f at every period until the returned function is called.
+func repeat(f func(), period time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for tick := time.NewTicker(period); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				f()
+			}
+		}
+	})
+	return func() { cancel(); wg.Wait() }
+}

@@ -21,20 +21,19 @@ type life struct {
 	died  bool // it refused a connection since it was last up
 	doubt bool // it was away and came back, and may have restarted
 
-	failed   int                // polls in a row
+	failed   int                // polls in a row, with no content in between
 	started  float64            // start time of its process; 0 when it does not say
 	counters map[string]float64 // at the last reading
 }
 
-// hear takes one answer. streaming says that requests are receiving content now: then silence means a busy engine, not
-// a dead one. It returns whether a new life of the cache has begun.
-func (l *life) hear(a answer, streaming bool) (restarted bool) {
+// hear takes one answer and returns whether a new life of the cache has begun.
+func (l *life) hear(a answer) (restarted bool) {
 	switch a {
 	case answerGood:
 		return l.answered()
 	case answerFailed:
 		l.failed++
-		if l.failed >= maxFailed && !streaming {
+		if l.failed >= maxFailed {
 			l.up = false
 		}
 	case answerGone:
@@ -44,6 +43,10 @@ func (l *life) hear(a answer, streaming bool) (restarted bool) {
 	}
 	return false
 }
+
+// content says that a request received content. An engine that sends content and misses polls is busy, not dead; one
+// that has streams open and sends nothing may be.
+func (l *life) content() { l.failed = 0 }
 
 // answered brings the engine up. After a refused connection it must be another process; after anything else that is
 // left to the next reading, since a cache that is forgotten without need costs every prompt in it.

@@ -12,7 +12,7 @@ func (a *Agent) hear(got answer) (up bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := a.life.up
-	if a.life.hear(got, a.ledger.running > 0) {
+	if a.life.hear(got) {
 		a.restartLocked("it had refused a connection")
 	}
 	if was != a.life.up {

@@ -44,19 +44,21 @@ func TestEngineGoesDownAndComesBack(t *testing.T) {
 	tests := []struct {
 		name      string
 		mood      mood
-		streaming bool // a request receives content meanwhile
+		streaming bool // a request is open that has received content
+		content   bool // and goes on to
 		restart   bool // the process is another afterwards
 		downAfter time.Duration
 		newLife   bool
 	}{
-		{"refused", refusing, true, true, 1100 * time.Millisecond, true},
-		{"refused, then the same start time", refusing, false, false, 1100 * time.Millisecond, true},
-		{"reset by a process that lives on", resetting, true, false, 1100 * time.Millisecond, false},
-		{"503 by a process that lives on", unavailable, true, false, 1100 * time.Millisecond, false},
-		{"503, then another process", unavailable, false, true, 1100 * time.Millisecond, true},
-		{"silent without streams", hanging, false, false, 10 * time.Second, false},
-		{"silent without streams, then another process", hanging, false, true, 10 * time.Second, true},
-		{"silent while requests stream", hanging, true, false, 0, false},
+		{"refused", refusing, true, false, true, 1100 * time.Millisecond, true},
+		{"refused, then the same start time", refusing, false, false, false, 1100 * time.Millisecond, true},
+		{"reset by a process that lives on", resetting, true, false, false, 1100 * time.Millisecond, false},
+		{"503 by a process that lives on", unavailable, true, true, false, 1100 * time.Millisecond, false},
+		{"503, then another process", unavailable, false, false, true, 1100 * time.Millisecond, true},
+		{"silent without streams", hanging, false, false, false, 10 * time.Second, false},
+		{"silent without streams, then another process", hanging, false, false, true, 10 * time.Second, true},
+		{"silent with a stream that hangs too", hanging, true, false, false, 10 * time.Second, false},
+		{"silent while a request streams", hanging, true, true, false, 0, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -71,6 +73,9 @@ func TestEngineGoesDownAndComesBack(t *testing.T) {
 					b := mustAdmit(t, a, Admission{Bytes: 4000})
 					b.FirstContent()
 					defer b.Finish(Outcome{})
+					if tt.content {
+						defer repeat(b.FirstContent, 3*time.Second)()
+					}
 				}
 				f.set(tt.mood)
 				if tt.downAfter == 0 {

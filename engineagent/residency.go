@@ -21,6 +21,8 @@ type Residency interface {
 type Lease interface {
 	// Prefilled says that the first content came, so the whole prompt is in the cache.
 	Prefilled()
+	// Generated says how many tokens of output the request holds by now.
+	Generated(outputTokens int)
 	// Finish says that the request ended, with its sizes in tokens.
 	Finish(promptTokens, outputTokens int)
 	// Abandon says that the request ended without content.

@@ -46,7 +46,7 @@ type Booking struct {
 	agent *Agent
 
 	entry                    // guarded by agent.mu
-	lease      Lease         // guarded by agent.mu; nil without keys
+	lease      Lease         // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
 	output     int           // contents so far. Guarded by agent.mu
 	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
@@ -112,7 +112,9 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 		b.measure(ad.Prompt, 0, perToken)
 	default:
 		b.measure(ad.Prompt, a.cache.residency.Overlap(ad.Prompt.Keys), perToken)
-		b.lease = a.cache.start(ad.Prompt, perToken)
+		if b.prompt <= a.longestLocked() {
+			b.lease = a.cache.start(ad.Prompt, perToken)
+		}
 	}
 	b.newTokens = max(b.prompt-b.overlap, 1)
 	a.meters.advance(len(a.ledger.waiting) > 0, now)
@@ -120,6 +122,20 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 	a.ledger.book(&b.entry, now)
 	a.admitted++
 	return b
+}
+
+// longestLocked is the longest prompt that the engine can take. A longer one will be refused, and must not drive out
+// what is resident.
+func (a *Agent) longestLocked() int {
+	longest := 0
+	for _, m := range a.engine.Models {
+		longest = max(longest, m.MaxContext)
+	}
+	size := int(min(a.sizeLocked(), maxPromptTokens))
+	if longest == 0 { // no model says
+		return size
+	}
+	return min(longest, size)
 }
 
 // maxPromptTokens bounds the estimate for one prompt: a size comes from a peer.

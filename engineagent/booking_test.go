@@ -218,6 +218,32 @@ func TestAbandonedPromptLeavesNoResidency(t *testing.T) {
 	}
 }
 
+func TestPromptThatIsTooLongForTheEngineDrivesNothingOut(t *testing.T) {
+	tests := []struct {
+		name    string
+		context int // of the models; 0 when they do not say
+		keys    int // of the long prompt, 1,000 tokens each
+	}{
+		{"longer than the cache", 0, 51},
+		{"longer than the context", 20_000, 45},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := upAgent(t, func(c *Config) { c.CapacityTokens = 50_000 })
+			models := []engine.Model{{Name: "adapter"}, {Name: "m", MaxContext: tt.context}}
+			a.noteDescription(engine.KindVLLM, catalogue{models: models}, serverInfo{})
+			b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1})
+			b.FirstContent()
+			b.Finish(Outcome{})
+			mustAdmit(t, a, Admission{Prompt: prompt(2, 0, 0, tt.keys), QueuedAtProbe: -1}).Finish(Outcome{Failed: true})
+			b = mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1})
+			if want := 19_999; b.Overlap() != want {
+				t.Errorf("overlap %d, want %d", b.Overlap(), want)
+			}
+		})
+	}
+}
+
 func TestEngineWithoutPrefixCacheHasNoResidency(t *testing.T) {
 	a := upAgent(t, nil)
 	a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, bookings{})

@@ -70,9 +70,13 @@ func (a *Agent) capacityLocked() int64 {
 	if !a.reuses {
 		return 0
 	}
-	capacity := a.engine.CapacityTokens
-	if capacity == 0 {
-		capacity = DefaultCapacityTokens
+	return int64(float64(a.sizeLocked()) * a.evidence.scale)
+}
+
+// sizeLocked is the size of the engine's KV cache in tokens.
+func (a *Agent) sizeLocked() int64 {
+	if a.engine.CapacityTokens > 0 {
+		return a.engine.CapacityTokens
 	}
-	return int64(float64(capacity) * a.evidence.scale)
+	return DefaultCapacityTokens
 }

@@ -139,6 +139,7 @@ type exchange struct {
 	request *openai.Request
 	body    []byte // until the first content
 	prompt  cachestate.Prompt
+	media   bool   // images, sound or video are part of it
 	batch   bool   // several prompts: routed by the first, which says nothing of the rest
 	model   string // canonical name
 	q       Question

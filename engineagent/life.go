@@ -7,7 +7,7 @@ const (
 	answerGood    answer = iota
 	answerFailed         // too late, or an error that says nothing about the process
 	answerGone           // connection reset, or 503: it is not serving, but may be the same process
-	answerRefused        // nobody listens: the process is gone
+	answerRefused        // nobody listens: the process is gone, or too busy to accept
 )
 
 // maxFailed is how many polls in a row may fail before a silent engine is down. One or two are lost to a collection
@@ -48,8 +48,9 @@ func (l *life) hear(a answer) (restarted bool) {
 // that has streams open and sends nothing may be.
 func (l *life) content() { l.failed = 0 }
 
-// answered brings the engine up. After a refused connection it must be another process; after anything else that is
-// left to the next reading, since a cache that is forgotten without need costs every prompt in it.
+// answered brings the engine up. Whether it is another process is left to the next reading, since a cache that is
+// forgotten without need costs every prompt in it. A refused connection decides alone where no reading can: a full
+// accept queue refuses too, but an ended process is more likely.
 func (l *life) answered() (restarted bool) {
 	l.failed = 0
 	if l.up {
@@ -60,25 +61,39 @@ func (l *life) answered() (restarted bool) {
 		l.begun, l.died = true, false
 		return false
 	}
-	if l.died {
+	if l.died && !l.identified() {
 		l.begin()
 		return true
 	}
-	l.doubt = true
+	l.died, l.doubt = false, true
 	return false
 }
 
-// read takes a reading and returns whether it shows another process than the last one did.
+// identified reports whether the last reading had anything by which the process can be known again.
+func (l *life) identified() bool {
+	if l.started > 0 {
+		return true
+	}
+	for _, was := range l.counters {
+		if was > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// read takes a reading and returns whether it shows another process than the last one did. In doubt, the process is
+// the same one only when the start time or a counter proves it.
 func (l *life) read(r *reading) (restarted bool) {
 	known := l.started > 0 && r.started > 0
 	changed := known && l.started != r.started
-	restarted = changed || l.regressed(r) || (l.doubt && !known)
+	restarted = changed || l.regressed(r) || (l.doubt && !known && !l.continued(r))
 	l.doubt = false
 	l.started, l.counters = r.started, r.counters
 	return restarted
 }
 
-// unread says that no reading can be had. An engine in doubt that shows no identity counts as restarted.
+// unread says that no reading can ever be had of this process. An engine in doubt that shows no identity counts as restarted.
 func (l *life) unread() (restarted bool) {
 	if !l.doubt {
 		return false
@@ -93,6 +108,16 @@ func (l *life) begin() { l.died, l.doubt, l.started, l.counters = false, false, 
 func (l *life) regressed(r *reading) bool {
 	for name, was := range l.counters {
 		if is, ok := r.counters[name]; ok && is < was {
+			return true
+		}
+	}
+	return false
+}
+
+// continued reports whether a counter went on from where it was: one of a new process begins at 0.
+func (l *life) continued(r *reading) bool {
+	for name, was := range l.counters {
+		if was > 0 && r.counters[name] >= was {
 			return true
 		}
 	}

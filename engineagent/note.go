@@ -51,12 +51,12 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, before bookings) (rest
 	return restarted
 }
 
-// noteUnread says that a round brought no reading.
-func (a *Agent) noteUnread() {
+// noteUnread says that a round brought no reading. never says that the engine answered and has none to give.
+func (a *Agent) noteUnread(never bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.report.miss()
-	if a.life.up && a.life.unread() {
+	if never && a.life.up && a.life.unread() {
 		a.restartLocked("it came back and shows no identity")
 	}
 	a.announceLocked()

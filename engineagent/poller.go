@@ -32,11 +32,11 @@ func (p *poller) poll(ctx context.Context) {
 	}
 	p.wasUp = up
 	if answer != answerGood {
-		p.a.noteUnread()
+		p.a.noteUnread(false)
 		return
 	}
 	if now := p.a.cfg.Now(); !now.Before(p.describe) && !p.ask(ctx, now) {
-		p.a.noteUnread()
+		p.a.noteUnread(false)
 		return
 	}
 	p.readLoad(ctx)
@@ -121,7 +121,7 @@ func (p *poller) hasVersion(ctx context.Context) bool {
 func (p *poller) readLoad(ctx context.Context) {
 	now := p.a.cfg.Now()
 	if now.Before(p.readAgain) {
-		p.a.noteUnread()
+		p.a.noteUnread(true)
 		return
 	}
 	before := p.a.openBookings()
@@ -131,7 +131,7 @@ func (p *poller) readLoad(ctx context.Context) {
 	}
 	if err != nil {
 		p.complain("load not read", err)
-		p.a.noteUnread()
+		p.a.noteUnread(missing(err) || errors.Is(err, errNoLoad))
 		if missing(err) {
 			p.readAgain = now.Add(describePeriod)
 		}

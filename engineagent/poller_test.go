@@ -51,7 +51,7 @@ func TestEngineGoesDownAndComesBack(t *testing.T) {
 		newLife   bool
 	}{
 		{"refused", refusing, true, false, true, 1100 * time.Millisecond, true},
-		{"refused, then the same start time", refusing, false, false, false, 1100 * time.Millisecond, true},
+		{"refused, then the same start time", refusing, false, false, false, 1100 * time.Millisecond, false},
 		{"reset by a process that lives on", resetting, true, false, false, 1100 * time.Millisecond, false},
 		{"503 by a process that lives on", unavailable, true, true, false, 1100 * time.Millisecond, false},
 		{"503, then another process", unavailable, false, false, true, 1100 * time.Millisecond, true},

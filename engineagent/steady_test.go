@@ -70,6 +70,71 @@ func TestEngineThatShowsNoIdentityBeginsANewLife(t *testing.T) {
 	}
 }
 
+func TestProcessIsKnownAgainByItsCounters(t *testing.T) {
+	page := func(n string) string { return "vllm:num_requests_running 0\nvllm:prompt_tokens_total " + n + "\n" }
+	tests := []struct {
+		name          string
+		mood          mood
+		before, after string
+		newLife       bool
+	}{
+		{"503, goes on", unavailable, "500", "500", false},
+		{"503, begins again", unavailable, "500", "0", true},
+		{"503, was never used", unavailable, "0", "0", true},
+		{"refused, goes on", refusing, "500", "520", false},
+		{"refused, begins again", refusing, "500", "0", true},
+		{"refused, was never used", refusing, "0", "0", true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeEngine()
+				f.report(page(tt.before))
+				a := newAgent(t, testConfig(f))
+				stop := follow(t, a)
+				defer stop()
+				time.Sleep(time.Second / 2)
+				was := a.Engine().Generation
+				f.set(tt.mood)
+				time.Sleep(2 * time.Second)
+				f.report(page(tt.after))
+				f.set(well)
+				time.Sleep(2 * time.Second)
+				if got := a.Engine().Generation > was; got != tt.newLife {
+					t.Errorf("new life %v, want %v", got, tt.newLife)
+				}
+			})
+		})
+	}
+}
+
+func TestLateReadingLeavesTheEngineInDoubt(t *testing.T) {
+	for started, newLife := range map[int]bool{100: false, 200: true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeEngine()
+			a := newAgent(t, testConfig(f))
+			stop := follow(t, a)
+			defer stop()
+			time.Sleep(time.Second / 2)
+			was := a.Engine().Generation
+			f.set(unavailable)
+			time.Sleep(2 * time.Second)
+			f.stall("/metrics", true)
+			f.set(well)
+			time.Sleep(20 * time.Second)
+			if a.Engine().Generation != was {
+				t.Error("a new life because metrics were late")
+			}
+			f.report(metricsPage(0, 0, 0, started))
+			f.stall("/metrics", false)
+			time.Sleep(5 * time.Second)
+			if got := a.Engine().Generation > was; got != newLife {
+				t.Errorf("start time %d: new life %v, want %v", started, got, newLife)
+			}
+		})
+	}
+}
+
 func TestRestartedEngineIsDescribedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEngine()

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/quic-go/quic-go"
 )
 
 // world is a network, a CA and the gossip key of one mesh.
@@ -263,7 +265,7 @@ func TestStreamThatNobodyServesIsCancelled(t *testing.T) {
 		}
 		defer s.Close()
 		_, err = io.ReadAll(s)
-		if code, remote, ok := StreamCode(err); code != codeUnknownKind || !remote || !ok {
+		if se, ok := errors.AsType[*quic.StreamError](err); !ok || se.ErrorCode != codeUnknownKind || !se.Remote {
 			t.Errorf("read: %v", err)
 		}
 	})

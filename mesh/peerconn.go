@@ -20,6 +20,9 @@ const MaxDatagram = 1100
 const (
 	datagramQueue = 32 // waiting for one peer; a heartbeat a second never waits, unless the peer is nearly lost
 	drainQuiet    = 2 * time.Second
+	// gossipStreams bounds those that memberlist reads of one connection at a time, since it allocates up to 20 MiB for
+	// each. A member needs a few: a push/pull, a ping, the messages of a moment.
+	gossipStreams = 16
 )
 
 // peerConn is one connection to a peer, from its hello on.
@@ -32,6 +35,7 @@ type peerConn struct {
 	remote netip.AddrPort
 
 	streams   atomic.Int64  // open ones, of both sides
+	gossip    atomic.Int64  // open ones of memberlist, of the peer
 	datagrams chan []byte   // to send
 	draining  atomic.Bool   // no new streams; closes when there are none
 	wake      chan struct{} // capacity 1: draining became true
@@ -136,7 +140,7 @@ func (m *Mesh) serveStream(pc *peerConn, qs *quic.Stream) {
 	s.sent.Store(true)
 	switch {
 	case s.kind == KindGossip:
-		m.transport.serve(s) // memberlist closes it
+		m.serveGossip(s)
 		return
 	case s.kind == KindControl:
 		servePing(s)
@@ -148,6 +152,19 @@ func (m *Mesh) serveStream(pc *peerConn, qs *quic.Stream) {
 	if !s.over.Load() {
 		s.Close()
 	}
+}
+
+// serveGossip gives memberlist a stream to read and to close, unless it has too many of that peer.
+func (m *Mesh) serveGossip(s *Stream) {
+	open := &s.conn.gossip
+	if open.Add(1) > gossipStreams {
+		open.Add(-1)
+		m.metrics.drop("gossip_streams")
+		s.Cancel(codeTooMany)
+		return
+	}
+	s.end = func() { open.Add(-1) }
+	m.transport.serve(s)
 }
 
 // servePing answers each byte with itself.

@@ -16,6 +16,7 @@ import (
 const (
 	codeDone        = 0 // the reader has all it wants
 	codeUnknownKind = 1
+	codeTooMany     = 2 // streams of that kind at a time
 )
 
 // combineBelow is the size of a first write that the kind byte is copied together with, to leave in one packet. Larger
@@ -32,6 +33,7 @@ type Stream struct {
 
 	mu   sync.Mutex
 	sent atomic.Bool // the kind byte has left, or came from the peer; set under mu
+	end  func()      // runs when the stream is over; nil, or set before others see the stream
 	over atomic.Bool // the stream no longer counts as one of its connection
 }
 
@@ -116,7 +118,7 @@ func (s *Stream) Close() error {
 	return err
 }
 
-// Cancel breaks the stream off in both directions; the peer finds code with StreamCode. What was written may be lost.
+// Cancel breaks the stream off in both directions; the peer finds code in a quic.StreamError. What was written may be lost.
 // After Close, or a second time, it does nothing that the peer could notice, except to give up what is not delivered.
 func (s *Stream) Cancel(code uint64) {
 	s.qs.CancelRead(quic.StreamErrorCode(code))
@@ -127,6 +129,9 @@ func (s *Stream) Cancel(code uint64) {
 func (s *Stream) release() {
 	if s.over.CompareAndSwap(false, true) {
 		s.conn.streams.Add(-1)
+		if s.end != nil {
+			s.end()
+		}
 	}
 }
 
@@ -148,13 +153,3 @@ func (s *Stream) SetReadDeadline(t time.Time) error { return s.qs.SetReadDeadlin
 
 // SetWriteDeadline is SetDeadline for writes.
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.qs.SetWriteDeadline(t) }
-
-// StreamCode returns the code of a Cancel that ended a stream, and whether the peer called it; ok is false for all
-// other errors.
-func StreamCode(err error) (code uint64, remote, ok bool) {
-	se, ok := errors.AsType[*quic.StreamError](err)
-	if !ok {
-		return 0, false, false
-	}
-	return uint64(se.ErrorCode), se.Remote, true
-}

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,10 +40,6 @@ type Config struct {
 	Streams  StreamHandler  // nil: streams are refused
 	Messages MessageHandler // nil: messages and datagrams are dropped
 	State    StateHandler   // nil: push/pull carries membership only
-
-	// Vet may refuse a peer whose certificate is valid otherwise (a revoked one). It runs at every handshake and must
-	// not block. The text of its error is sent to the peer. Nil accepts.
-	Vet func(name string, cert *x509.Certificate) error
 
 	ListenPacket func(network, addr string) (net.PacketConn, error)           // nil: net.ListenPacket
 	LookupHost   func(ctx context.Context, host string) ([]netip.Addr, error) // nil: net.DefaultResolver

@@ -20,9 +20,6 @@ func (m *Mesh) Open(ctx context.Context, peer string, kind Kind) (*Stream, error
 	return m.openStream(ctx, pc, kind)
 }
 
-// Disconnect closes the connections to peer and tells it why. It will connect again unless Config.Vet refuses it.
-func (m *Mesh) Disconnect(peer, reason string) { m.table.closePeer(peer, codeClosed, reason) }
-
 // connection returns the connection to name. When there is none it dials, once for all who ask meanwhile.
 func (m *Mesh) connection(ctx context.Context, name string) (*peerConn, error) {
 	if pc := m.table.current(name); pc != nil {

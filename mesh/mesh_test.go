@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -623,34 +622,5 @@ func TestConnectedSeedUnderAnotherAddressIsNotConnectedTwice(t *testing.T) {
 		if b.table.current("a") != first || a.saw("down") || len(a.Refusals()) > 0 {
 			t.Errorf("a was told %q, refused %v", a.got(&a.events), a.Refusals())
 		}
-	})
-}
-
-func TestDisconnectedAndVettedPeerStaysOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		var mu sync.Mutex
-		revoked := ""
-		cfg := w.config("a")
-		cfg.Vet = func(name string, _ *x509.Certificate) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if name == revoked {
-				return fmt.Errorf("the certificate of %s is revoked", name)
-			}
-			return nil
-		}
-		a := w.run(cfg)
-		b := w.run(w.config("b", a.QUICAddr().String()))
-		await(t, 3*time.Second, "connected", connectedTo(a, "b"))
-		mu.Lock()
-		revoked = "b"
-		mu.Unlock()
-		a.Disconnect("b", "revoked")
-		time.Sleep(time.Second)
-		if p, _ := a.Peer("b"); p.Connected {
-			t.Error("b is connected again")
-		}
-		wantRefusal(t, b, true, "is revoked")
-		wantRefusal(t, a, false, "is revoked")
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 // The codes with which this package closes connections. A refusal is codeRefused plus its reason.
 const (
-	codeClosed   quic.ApplicationErrorCode = 1 // the agent stopped, or was told to drop this peer
+	codeClosed   quic.ApplicationErrorCode = 1 // the agent stopped
 	codeLeaving  quic.ApplicationErrorCode = 2 // the agent leaves the mesh for good
 	codeSecond   quic.ApplicationErrorCode = 3 // another connection of the same pair is kept
 	codeReplaced quic.ApplicationErrorCode = 4 // a new instance of the peer came
@@ -36,7 +36,6 @@ const (
 	reasonNameTaken
 	reasonVersion
 	reasonHello
-	reasonVetted
 )
 
 func (r reason) String() string {
@@ -55,8 +54,6 @@ func (r reason) String() string {
 		return "other_version"
 	case reasonHello:
 		return "bad_hello"
-	case reasonVetted:
-		return "vetted"
 	default: // also a number from a later version
 		return "other"
 	}

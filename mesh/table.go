@@ -144,17 +144,6 @@ func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
 	closeEach(pcs, code, why)
 }
 
-// closePeer closes the connections of one peer.
-func (t *table) closePeer(name string, code quic.ApplicationErrorCode, why string) {
-	t.mu.Lock()
-	var pcs []*peerConn
-	if r := t.records[name]; r != nil {
-		pcs = slices.Clone(r.conns)
-	}
-	t.mu.Unlock()
-	closeEach(pcs, code, why)
-}
-
 // key returns the public key that name's last connection showed, or nil.
 func (t *table) key(name string) crypto.PublicKey {
 	t.mu.Lock()

@@ -202,6 +202,7 @@ func (b *Booking) Finish(o Outcome) {
 		return
 	}
 	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
+	o.Usage = b.plausibleLocked(o.Usage)
 	if content && o.HasUsage {
 		if o.Whole {
 			b.took = 0
@@ -210,6 +211,23 @@ func (b *Booking) Finish(o Outcome) {
 	}
 	b.release(content, o)
 	a.announceLocked()
+}
+
+// plausibleLocked returns u with sizes that the request can have had: an engine that says more is broken, and must not
+// empty its mirror by it. Four times the estimate is a tokenizer of bytes where English was expected; the rest is room
+// for a chat template and pictures. Of output, only what the whole cache can hold is known to be too much.
+func (b *Booking) plausibleLocked(u openai.Usage) openai.Usage {
+	const template = 1 << 14
+	size := int(min(b.agent.sizeLocked(), maxPromptTokens))
+	most := size
+	if b.prompt > 0 {
+		most = min(4*b.prompt+template, maxPromptTokens)
+	}
+	u.PromptTokens = min(max(u.PromptTokens, 0), most)
+	if u.CompletionTokens < 0 || u.CompletionTokens > size {
+		u.CompletionTokens = b.output
+	}
+	return u
 }
 
 func outcomeOf(content bool, o Outcome) string {
@@ -235,5 +253,5 @@ func (b *Booking) release(content bool, o Outcome) {
 	if o.HasUsage && o.Usage.PromptTokens > 0 {
 		prompt = o.Usage.PromptTokens
 	}
-	b.lease.Finish(prompt, max(o.Usage.CompletionTokens, 0))
+	b.lease.Finish(prompt, o.Usage.CompletionTokens)
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// learnLocked takes what an answer's usage says about the size of tokens, the speed of the engine and the truth of the
+// learnLocked takes what an answer's usage, which is plausible, says about the size of tokens, the speed of the engine and the truth of the
 // prediction. An answer of a past life of the cache teaches sizes only.
 func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
-	prompt := min(u.PromptTokens, maxPromptTokens)
+	prompt := u.PromptTokens
 	if prompt <= 0 {
 		return
 	}

@@ -61,6 +61,24 @@ func TestAnswerThatCameAtOnceTeachesSizeButNoSpeed(t *testing.T) {
 	}
 }
 
+func TestAbsurdUsageDrivesNothingOut(t *testing.T) {
+	usages := map[string]openai.Usage{
+		"prompt": {PromptTokens: 1 << 40, CompletionTokens: 10},
+		"output": {PromptTokens: 1000, CompletionTokens: 1 << 40},
+	}
+	for name, u := range usages {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 100_000 })
+			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, openai.Usage{PromptTokens: 20000})
+			serve(t, a, c, Admission{Prompt: prompt(2, 1, 0, 1)}, time.Second, u)
+			if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20)}); b.share < 0.99 {
+				t.Errorf("overlap %d of %d tokens", b.Overlap(), b.prompt)
+			}
+		})
+	}
+}
+
 func TestLearnedValuesStayInBounds(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })

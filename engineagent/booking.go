@@ -186,6 +186,8 @@ func (b *Booking) prefilledLocked(now time.Time) {
 	}
 	if b.withKeys && b.generation == a.engine.Generation {
 		a.evidence.window.add(b.overlap, b.prompt)
+	} else {
+		a.evidence.window.foreign = true
 	}
 	a.announceLocked()
 }

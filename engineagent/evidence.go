@@ -9,6 +9,7 @@ type evidence struct {
 	corrected time.Time // when scale was last lowered
 	meanError float64   // predicted less reported, as a share of the prompt; running mean over 50 prompts
 	source    evidenceSource
+	silent    int // usages in a row that told no cached tokens
 	window    counterWindow
 }
 
@@ -41,6 +42,28 @@ const (
 	// it is right again.
 	minScale = 0.05
 )
+
+// maxSilent is how many usages in a row may tell no cached tokens before they count as no evidence. SGLang leaves the
+// field out when it is zero, so a few mean only that nothing was cached.
+const maxSilent = 20
+
+// heard notes whether the usage of a prompt with keys told its cached tokens.
+func (e *evidence) heard(known bool) {
+	switch {
+	case known:
+		e.source, e.silent = evidenceUsage, 0
+	case e.silent < maxSilent:
+		e.silent++
+	case e.source == evidenceUsage:
+		e.source = evidenceNone // counters may take its place
+	}
+}
+
+// restarted forgets what the last process said and how true that was. The scale stays: it is what its cache, in the same
+// memory, turned out to hold.
+func (e *evidence) restarted() {
+	e.source, e.silent, e.meanError, e.window = evidenceNone, 0, 0, counterWindow{}
+}
 
 // prediction is what was believed about one prompt, or about all prompts of a window.
 type prediction struct {
@@ -77,7 +100,7 @@ type counterWindow struct {
 	hits      float64   // the engine's counter then
 	predicted int       // overlap of the prompts that got their first content since
 	prompt    int       // their length
-	foreign   bool      // other clients' prompts were counted too
+	foreign   bool      // prompts without a prediction were counted too
 }
 
 func (w *counterWindow) add(overlap, prompt int) {

@@ -19,15 +19,27 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	}
 	overlap := int(b.share * float64(prompt))
 	cached, known := a.cachedLocked(u, prompt)
-	if !known {
-		cached = overlap
-	}
 	if b.alone {
-		a.speeds.learnPrefill(prompt-cached, b.took)
+		a.learnSpeedLocked(b, prompt, cached, known)
 	}
-	if known && b.withKeys {
-		a.evidence.source = evidenceUsage
+	if !b.withKeys {
+		return
+	}
+	if a.evidence.heard(known); known {
 		a.judgeLocked(prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack}, cached, now)
+	}
+}
+
+// learnSpeedLocked takes the prefill of a prompt that had the engine to itself. Where the engine does not say how much of
+// it was cached, the prediction stands in, which only a prompt with keys has, and the sample is held back: a prompt that
+// was cached against all prediction looks like a very fast prefill.
+func (a *Agent) learnSpeedLocked(b *Booking, prompt, cached int, known bool) {
+	switch {
+	case known || !a.reuses:
+		a.speeds.learnPrefill(prompt-cached, b.took)
+	case b.withKeys:
+		predicted := int(b.share * float64(prompt))
+		a.speeds.learnPrefill(prompt-predicted, max(b.took, a.speeds.soonest(prompt-predicted)))
 	}
 }
 
@@ -52,7 +64,7 @@ func (a *Agent) learnCountersLocked(r *reading, now time.Time) {
 		return
 	}
 	w := &a.evidence.window
-	w.foreign = w.foreign || a.report.inFlight() > 0
+	w.foreign = w.foreign || a.report.inFlight() > 0 // others' prompts
 	p, cached, ok := w.close(r.hitTokens, now)
 	if !ok || a.evidence.source == evidenceUsage {
 		return

@@ -61,6 +61,39 @@ func TestAnswerThatCameAtOnceTeachesSizeButNoSpeed(t *testing.T) {
 	}
 }
 
+func TestSpeedIsLearnedWithCareWhereTheCachedShareIsUnknown(t *testing.T) {
+	const twice = 2 * engine.DefaultPrefillRate
+	tests := []struct {
+		name    string
+		ask     Admission
+		u       openai.Usage
+		least   float64
+		atMost  float64
+		noCache bool
+	}{
+		{"without keys", Admission{Bytes: 80_000}, openai.Usage{PromptTokens: 20000}, 0, 0, false},
+		{"with keys", Admission{Prompt: prompt(1, 20, 0, 20)}, openai.Usage{PromptTokens: 20000}, 1, twice, false},
+		{
+			"reported", Admission{Prompt: prompt(1, 20, 0, 20)},
+			openai.Usage{PromptTokens: 20000, HasCached: true}, twice, 1e6, false,
+		},
+		{"without keys and without a cache", Admission{Bytes: 80_000}, openai.Usage{PromptTokens: 20000}, twice, 1e6, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newClock()
+			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+			if tt.noCache {
+				a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, bookings{})
+			}
+			serve(t, a, c, tt.ask, 20*time.Millisecond, tt.u) // 1,000,000 tokens/s, if none was cached
+			if got := a.Load().PrefillRate; got < tt.least || got > tt.atMost {
+				t.Errorf("%.0f tokens/s, want %.0f to %.0f", got, tt.least, tt.atMost)
+			}
+		})
+	}
+}
+
 func TestAbsurdUsageDrivesNothingOut(t *testing.T) {
 	usages := map[string]openai.Usage{
 		"prompt": {PromptTokens: 1 << 40, CompletionTokens: 10},
@@ -191,6 +224,60 @@ func TestCountersAreEvidenceWhereAnswersCarryNone(t *testing.T) {
 				t.Errorf("capacity %d, want %d", n, tt.want)
 			}
 		})
+	}
+}
+
+func TestOwnPromptWithoutKeysSpoilsTheCounters(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+	read := func(hits float64) {
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		c.advance(counterPeriod)
+	}
+	u := openai.Usage{PromptTokens: 20000}
+	serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+	read(0)
+	serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+	serve(t, a, c, Admission{Bytes: 80_000}, time.Second, u) // its hits may be any
+	read(0)
+	if _, n, _ := a.belief(); n != 1_000_000 {
+		t.Errorf("capacity %d", n)
+	}
+}
+
+func TestEvidenceEndsWithWhatGaveIt(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
+	source := func() evidenceSource { _, _, s := a.belief(); return s }
+	ask := func(n int, u openai.Usage) {
+		for range n {
+			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
+		}
+	}
+	read := func(hits float64) {
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+	}
+	told, silent := openai.Usage{PromptTokens: 20000, HasCached: true}, openai.Usage{PromptTokens: 20000}
+	ask(2, told)
+	ask(maxSilent, silent)
+	if source() != evidenceUsage {
+		t.Fatalf("evidence from %v after a few usages without cached tokens", source())
+	}
+	ask(1, silent)
+	read(0)
+	ask(20, silent)
+	read(20 * 20000)
+	if source() != evidenceCounters {
+		t.Errorf("evidence from %v after many", source())
+	}
+	ask(1, told)
+	if source() != evidenceUsage {
+		t.Errorf("evidence from %v after a usage that told", source())
+	}
+	a.hear(answerRefused)
+	a.hear(answerGood)
+	if off, _, s := a.belief(); off != 0 || s != evidenceNone {
+		t.Errorf("evidence from %v, error %v after a restart", s, off)
 	}
 }
 

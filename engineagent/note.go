@@ -117,7 +117,7 @@ func (a *Agent) restartLocked(why string) {
 	a.engine = e
 	a.reuses = true // until it says otherwise again
 	a.report = report{}
-	a.evidence.window = counterWindow{}
+	a.evidence.restarted()
 	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked())
 	a.metrics.restarts.Inc()
 	a.log.Warn("engine restarted, its cache counts as empty", "reason", why, "generation", e.Generation)

@@ -74,6 +74,12 @@ func (s *speeds) learnPrefill(newTokens int, took time.Duration) {
 	}
 }
 
+// soonest is the least time that a sample of newTokens is believed to have taken when part of it may have been cached:
+// half of what the present rate needs.
+func (s *speeds) soonest(newTokens int) time.Duration {
+	return time.Duration(float64(newTokens) / (2 * s.prefillRate()) * float64(time.Second))
+}
+
 func (s *speeds) learnSize(bytes int64, tokens int) {
 	if bytes > 0 && tokens > 0 {
 		s.bytes.add(float64(bytes), float64(tokens))

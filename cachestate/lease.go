@@ -38,7 +38,7 @@ func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
 	}
 	before := int64(0)
 	for i, offset := range p.Offsets {
-		at := tokensAt(int64(offset), bytesPerToken)
+		at := max(tokensAt(int64(offset), bytesPerToken), before) // offsets from elsewhere may fall
 		l.tokens[i], before = at-before, at
 	}
 	for _, k := range l.keys[:m.Overlap(l.keys)] {
@@ -88,7 +88,7 @@ func (l *Lease) Generated(outputTokens int) {
 	if l.over() {
 		return
 	}
-	l.output = max(l.output, int64(outputTokens))
+	l.output = max(l.output, bounded(int64(outputTokens)))
 	l.hold()
 }
 
@@ -101,9 +101,9 @@ func (l *Lease) Finish(promptTokens, outputTokens int) {
 	}
 	l.Prefilled()
 	if promptTokens > 0 {
-		l.prompt = int64(promptTokens)
+		l.prompt = bounded(int64(promptTokens))
 	}
-	l.output = max(l.output, int64(outputTokens))
+	l.output = max(l.output, bounded(int64(outputTokens)))
 	m := l.mirror
 	l.end()
 	size := l.prompt + l.output

@@ -218,6 +218,42 @@ func TestClearedMirrorIgnoresOldLeases(t *testing.T) {
 	}
 }
 
+func TestNoInputMakesTheMirrorNegative(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := NewMirror(300, 16, plenty, nothing)
+		for range rapid.IntRange(1, 5).Draw(t, "requests") {
+			p := &Prompt{Bytes: rapid.Int64().Draw(t, "bytes"), Offsets: rapid.SliceOfN(rapid.Uint32(), 1, 5).Draw(t, "offsets")}
+			for i := range p.Offsets {
+				p.Keys = append(p.Keys, Key(i+1))
+			}
+			l := m.Start(p, rapid.Float64().Draw(t, "bytes per token"))
+			check := func() {
+				if m.stored < 0 || m.held < 0 || m.Tokens() < 0 {
+					t.Fatalf("%d tokens stored, %d held", m.stored, m.held)
+				}
+			}
+			check()
+			l.Prefilled()
+			check()
+			l.Generated(rapid.Int().Draw(t, "generated"))
+			check()
+			if rapid.Bool().Draw(t, "ends") {
+				l.Finish(rapid.Int().Draw(t, "prompt"), rapid.Int().Draw(t, "output"))
+			}
+			check()
+		}
+	})
+}
+
+func TestFallingOffsetsTakeNoTokensAway(t *testing.T) {
+	m := NewMirror(1000, 1, plenty, nothing)
+	l := m.Start(&Prompt{Keys: []Key{1, 2}, Offsets: []uint32{400, 40}, Bytes: 40}, 4)
+	l.Prefilled()
+	if m.Tokens() != 100 {
+		t.Errorf("got %d tokens, want those up to the farthest offset, 100", m.Tokens())
+	}
+}
+
 // drawPrompt draws a conversation whose turns are few kinds, so that many share a start and some a whole; a turn of 0
 // bytes makes two keys at one offset.
 func drawPrompt(t *rapid.T) *Prompt {

@@ -1,7 +1,5 @@
 package cachestate
 
-import "math"
-
 // Prompt is what routing knows of a prompt. It holds no text. Scheme.Prompt fills it; the slices are overwritten when
 // it is filled again.
 type Prompt struct {
@@ -36,10 +34,16 @@ func (p *Prompt) Tokens(n int, bytesPerToken float64) int {
 // token, which over-states sizes and so makes nobody believe in too much cache.
 func tokensAt(bytes int64, bytesPerToken float64) int64 {
 	if !(bytesPerToken > 0) {
-		return bytes
+		return bounded(bytes)
 	}
-	return int64(min(float64(bytes)/bytesPerToken, math.MaxInt64/2))
+	return bounded(int64(min(float64(bytes)/bytesPerToken, maxTokens)))
 }
+
+// maxTokens is more than any cache holds, and so little that the sums over thousands of requests do not overflow.
+const maxTokens = 1 << 48
+
+// bounded holds a number of tokens from elsewhere between 0 and maxTokens.
+func bounded(tokens int64) int64 { return min(max(tokens, 0), maxTokens) }
 
 func (p *Prompt) hasherFor() *hasher {
 	if p.hasher == nil || p.hasher.prompt != p { // the second: p is a copy of a Prompt that owns the hasher

@@ -15,7 +15,7 @@ type Digest struct {
 	generation engine.Generation
 	geometry   Geometry
 
-	filter *Filter
+	filter *filter
 	counts []uint8 // keys behind each bit. Invariant: a bit is set if and only if its count is not 0
 	keys   int
 	ones   int    // bits set now
@@ -27,8 +27,8 @@ type Digest struct {
 	history   history
 }
 
-// saturated is a counter that has lost count. It stays, and so does its bit, until the digest is cleared: with half the
-// bits set, a counter reaches 255 by chance less than once in 10^400.
+// saturated is a counter that has lost count. It stays, and so does its bit, as long as the digest: with half the bits
+// set, a counter reaches 255 by chance less than once in 10^400.
 const saturated = math.MaxUint8
 
 // NewDigest returns the empty digest of one life of an engine's cache, at version 0. A restart of the engine needs a
@@ -36,7 +36,7 @@ const saturated = math.MaxUint8
 func NewDigest(id engine.ID, t Tier, gen engine.Generation, g Geometry) *Digest {
 	return &Digest{
 		engine: id, tier: t, generation: gen, geometry: g,
-		filter:  NewFilter(g),
+		filter:  newFilter(g),
 		counts:  make([]uint8, g.Bits),
 		flipped: make([]uint64, g.words()),
 	}
@@ -72,15 +72,6 @@ func (d *Digest) Remove(k Key) {
 	}
 }
 
-// Clear says that the engine holds nothing any more. The generation goes on.
-func (d *Digest) Clear() {
-	for _, at := range setBits(d.filter.words()) {
-		d.flip(at, false)
-	}
-	clear(d.counts)
-	d.keys = 0
-}
-
 func (d *Digest) flip(at uint32, on bool) {
 	d.filter.set(at, on)
 	d.flipped[at/64] ^= 1 << (at % 64)
@@ -92,15 +83,6 @@ func (d *Digest) flip(at uint32, on bool) {
 		d.sum -= mixLocation(at)
 	}
 }
-
-// Has reports whether k is probably among the keys now, published or not.
-func (d *Digest) Has(k Key) bool { return d.filter.Has(k) }
-
-// Leading returns how many keys the digest has before the first that it has not.
-func (d *Digest) Leading(keys []Key) int { return d.filter.Leading(keys) }
-
-// Keys returns how many keys the digest stands for.
-func (d *Digest) Keys() int { return d.keys }
 
 // Fill returns the share of bits that are set, 0 to 1. Peers take a digest above MaxFill for unknown.
 func (d *Digest) Fill() float64 { return float64(d.ones) / float64(d.geometry.Bits) }

@@ -77,10 +77,10 @@ func ExampleMirror() {
 	first := mirror.Start(prompt, 4)
 	first.Prefilled()
 	first.Finish(225, 40)
-	second := mirror.Start(prompt, 4)
-	fmt.Println(first.Overlap(), second.Overlap(), digest.Keys())
-	fmt.Println(prompt.Tokens(second.Overlap(), 4), "tokens need no prefill")
+	resident := mirror.Overlap(prompt.Keys)
+	fmt.Println(resident, digest.Full().Keys)
+	fmt.Println(prompt.Tokens(resident, 4), "tokens need no prefill")
 	// Output:
-	// 0 3 3
+	// 3 3
 	// 224 tokens need no prefill
 }

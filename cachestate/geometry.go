@@ -27,13 +27,6 @@ const (
 // change longer on the wire.
 func DefaultGeometry() Geometry { return Geometry{Bits: 1 << 17, Hashes: 5} }
 
-// FitGeometry returns the geometry for engines that hold at most keys keys: the next power of two above 10 bits a key.
-func FitGeometry(keys int) Geometry {
-	want := uint64(10 * max(keys, 1))
-	size := min(max(uint64(1)<<bits.Len64(want), MinBits), MaxBits)
-	return Geometry{Bits: uint32(size), Hashes: DefaultGeometry().Hashes}
-}
-
 // MaxKeys is how many keys a digest takes with about one false hit in forty: 8 bits a key.
 func (g Geometry) MaxKeys() int { return int(g.Bits / 8) }
 

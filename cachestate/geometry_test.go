@@ -31,21 +31,6 @@ func TestGeometryValidate(t *testing.T) {
 	}
 }
 
-func TestFitGeometryHasTenBitsAKey(t *testing.T) {
-	for _, keys := range []int{-1, 0, 1, 6553, 6554, 13107, 100_000, 1 << 40} {
-		g := FitGeometry(keys)
-		if err := g.Validate(); err != nil {
-			t.Errorf("%d keys: %v", keys, err)
-		}
-		if int(g.Bits) <= 10*keys && g.Bits != MaxBits {
-			t.Errorf("%d keys: got %d bits", keys, g.Bits)
-		}
-	}
-	if got := FitGeometry(8000); got != DefaultGeometry() {
-		t.Errorf("8,000 keys: got %+v, want the default", got)
-	}
-}
-
 func TestLocationsOfAKeyDiffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := Geometry{Bits: 1 << rapid.IntRange(6, 24).Draw(t, "bits"), Hashes: rapid.Uint8Range(1, 8).Draw(t, "hashes")}
@@ -80,7 +65,7 @@ func TestDigestIsABloomFilter(t *testing.T) {
 		return wide
 	}
 	for _, k := range keys {
-		if !reference.TestLocations(locations(k)) || !d.Has(k) {
+		if !reference.TestLocations(locations(k)) || !d.has(k) {
 			t.Fatalf("key %x is missing", k)
 		}
 	}
@@ -88,10 +73,10 @@ func TestDigestIsABloomFilter(t *testing.T) {
 	const probes = 200_000
 	for range probes {
 		k := Key(r.Uint64())
-		if d.Has(k) != reference.TestLocations(locations(k)) {
+		if d.has(k) != reference.TestLocations(locations(k)) {
 			t.Fatalf("key %x: digest and reference disagree", k)
 		}
-		if d.Has(k) {
+		if d.has(k) {
 			hits++
 		}
 	}
@@ -99,8 +84,8 @@ func TestDigestIsABloomFilter(t *testing.T) {
 	if rate := float64(hits) / probes; rate < 0.0009 || rate > 0.0018 {
 		t.Errorf("got a false hit rate of %v, want about 0.0013", rate)
 	}
-	if f := FilterOf(g, d.filter.words()); f.Leading(keys) != len(keys) || f.Fill() != d.Fill() {
-		t.Errorf("got %d leading keys and fill %v, want %d and %v", f.Leading(keys), f.Fill(), len(keys), d.Fill())
+	if f := filterOf(g, d.filter.words()); f.leading(g, keys) != len(keys) || f.fill(g) != d.Fill() {
+		t.Errorf("got %d leading keys and fill %v, want %d and %v", f.leading(g, keys), f.fill(g), len(keys), d.Fill())
 	}
 }
 

@@ -247,20 +247,3 @@ func (x *Index) Roster() *Roster { return x.table.Load().roster }
 // Slot returns the slot of an engine: its place in the answer of Overlap and in a Set. It stays the same until the
 // engine is removed.
 func (x *Index) Slot(id engine.ID) (int, bool) { return x.Roster().Slot(id) }
-
-// Filter returns a copy of one engine's digest, to explain what the index says of it.
-func (x *Index) Filter(id engine.ID) (*Filter, bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	n, ok := x.Slot(id)
-	if !ok {
-		return nil, false
-	}
-	f, c := NewFilter(x.geometry), x.table.Load().column(n)
-	for at := range x.geometry.Bits {
-		if c.get(at) {
-			f.set(at, true)
-		}
-	}
-	return f, true
-}

@@ -17,11 +17,14 @@ import (
 )
 
 // plainIndex is the dumb twin of Index: a filter for each engine, walked key by key.
-type plainIndex map[engine.ID]*Filter
+type plainIndex struct {
+	geometry Geometry
+	filters  map[engine.ID]*filter
+}
 
 func (x plainIndex) overlap(id engine.ID, keys []Key) int {
-	if f, ok := x[id]; ok && f.Fill() <= MaxFill {
-		return f.Leading(keys)
+	if f, ok := x.filters[id]; ok && f.fill(x.geometry) <= MaxFill {
+		return f.leading(x.geometry, keys)
 	}
 	return 0
 }
@@ -60,7 +63,7 @@ func published(id engine.ID, gen engine.Generation, g Geometry, keys ...Key) (*D
 func TestOverlapAgreesWithPlainIndex(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := Geometry{Bits: 1 << 16, Hashes: 5} // so sparse that no false hit is expected
-		x, plain := NewIndex(g, TierGPU), plainIndex{}
+		x, plain := NewIndex(g, TierGPU), plainIndex{g, map[engine.ID]*filter{}}
 		keys := randomKeys(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(0, 300).Draw(t, "keys"))
 		n := rapid.IntRange(0, 150).Draw(t, "engines")
 		var eligible Set
@@ -70,7 +73,7 @@ func TestOverlapAgreesWithPlainIndex(t *testing.T) {
 			if got := x.Apply(&delta); got != Applied && depth > 0 {
 				t.Fatalf("engine %d: %v", i, got)
 			}
-			plain[engineName(i)] = FilterOf(g, d.filter.words())
+			plain.filters[engineName(i)] = filterOf(g, d.filter.words())
 			if i%3 == 0 {
 				eligible = eligible.Add(i)
 			}

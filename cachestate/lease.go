@@ -6,13 +6,11 @@ import "slices"
 // mirror: by one goroutine or under the mirror's lock.
 type Lease struct {
 	mirror *Mirror
-	life   uint64 // of the mirror when the lease began
 	state  leaseState
 
 	keys    []Key
 	tokens  []int64  // between each key's boundary and the one before
 	entries []*entry // of the first keys, each pinned once. Invariant: all of them once prefilled
-	hits    int      // keys that were resident at the start
 	shared  int64    // tokens of the entries that are in the pool for this lease: its hits, and what it stored
 	prompt  int64    // tokens of the prompt
 	output  int64    // tokens generated so far
@@ -31,7 +29,7 @@ const (
 // requests with one new prefix each hold a copy of their own. It keeps nothing of p.
 func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
 	l := &Lease{
-		mirror: m, life: m.life,
+		mirror: m,
 		keys:   slices.Clone(p.Keys),
 		tokens: make([]int64, len(p.Keys)),
 		prompt: tokensAt(p.Bytes, bytesPerToken),
@@ -47,18 +45,13 @@ func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
 		l.entries = append(l.entries, e)
 		l.shared += e.tokens
 	}
-	l.hits = len(l.entries)
 	l.hold()
 	return l
 }
 
-// Overlap returns how many leading keys were resident when the request started: the prediction to be compared with
-// what the engine reports.
-func (l *Lease) Overlap() int { return l.hits }
-
 // Prefilled says that the request has its first token: its keys are resident now, pinned until it ends.
 func (l *Lease) Prefilled() {
-	if l.over() || l.state == leasePrefilled {
+	if l.state != leaseWaiting {
 		return
 	}
 	l.state = leasePrefilled
@@ -85,7 +78,7 @@ func (l *Lease) store(i int) {
 
 // Generated says how many tokens the request has generated so far, which it holds too.
 func (l *Lease) Generated(outputTokens int) {
-	if l.over() {
+	if l.state == leaseEnded {
 		return
 	}
 	l.output = max(l.output, bounded(int64(outputTokens)))
@@ -96,7 +89,7 @@ func (l *Lease) Generated(outputTokens int) {
 // What it held may be evicted now: its output first, then its keys from the last to the first, unless others pin them.
 // A partial block at the end was never cached.
 func (l *Lease) Finish(promptTokens, outputTokens int) {
-	if l.over() {
+	if l.state == leaseEnded {
 		return
 	}
 	l.Prefilled()
@@ -117,7 +110,7 @@ func (l *Lease) Finish(promptTokens, outputTokens int) {
 // Abandon says that the request ended without the engine's answer. Before its first token it leaves nothing behind, and
 // the keys it pinned are as old as they were; what was evicted for it stays evicted. Later it is a Finish.
 func (l *Lease) Abandon() {
-	if l.over() {
+	if l.state == leaseEnded {
 		return
 	}
 	if l.state == leasePrefilled {
@@ -133,9 +126,6 @@ func (l *Lease) Abandon() {
 	}
 	l.mirror.releases.restore(free)
 }
-
-// over reports that nothing can happen to the lease any more: it has ended, or the mirror was cleared.
-func (l *Lease) over() bool { return l.state == leaseEnded || l.life != l.mirror.life }
 
 func (l *Lease) end() {
 	l.state = leaseEnded

@@ -18,7 +18,6 @@ type Mirror struct {
 	stamp    uint64
 	stored   int64 // tokens of keys and rests
 	held     int64 // tokens that running requests hold for themselves. Invariant: the sum over live leases
-	life     uint64
 }
 
 // NewMirror returns the mirror of an empty cache of so many tokens. Sequences take whole blocks of blockTokens, 1 when
@@ -48,25 +47,8 @@ func (m *Mirror) SetCapacity(tokens int64) {
 	m.evict()
 }
 
-// Clear says that the engine has lost its cache and the requests in it. Leases of before have no effect any more.
-func (m *Mirror) Clear() {
-	gone := m.keys
-	m.keys, m.stored, m.held = map[Key]*entry{}, 0, 0
-	m.releases.reset()
-	m.life++
-	for k := range gone {
-		m.changed(k, false)
-	}
-}
-
-// Keys returns how many keys are resident.
-func (m *Mirror) Keys() int { return len(m.keys) }
-
 // Tokens returns how many tokens of the pool are in use. It is above the capacity while running requests alone are.
 func (m *Mirror) Tokens() int64 { return m.stored + m.held }
-
-// Held returns how many of those tokens running requests hold for themselves, beside the resident keys that they pin.
-func (m *Mirror) Held() int64 { return m.held }
 
 // evict makes room until the pool is within its bounds or nothing is left that may go.
 func (m *Mirror) evict() {

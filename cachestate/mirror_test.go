@@ -45,8 +45,8 @@ func TestKeysWithoutTokensAreBounded(t *testing.T) {
 		l.Prefilled()
 		l.Finish(2, 1)
 	}
-	if m.Keys() > 100 || m.Overlap([]Key{491}) != 1 {
-		t.Errorf("%d keys are kept, of 500 with a bound of 100", m.Keys())
+	if len(m.keys) > 100 || m.Overlap([]Key{491}) != 1 {
+		t.Errorf("%d keys are kept, of 500 with a bound of 100", len(m.keys))
 	}
 }
 
@@ -92,8 +92,8 @@ func TestRunningRequestsAreNotEvicted(t *testing.T) {
 	serve(m, turns(400), 0)
 	a := m.Start(turns(400, 400), 4) // pins 100, holds 100
 	b := m.Start(turns(404), 4)      // holds 101
-	if m.Tokens() != 301 || m.Held() != 201 || m.Overlap(turns(400).Keys) != 2 || a.Overlap() != 2 || b.Overlap() != 1 {
-		t.Errorf("got %d tokens, %d held, overlap %d", m.Tokens(), m.Held(), m.Overlap(turns(400).Keys))
+	if m.Tokens() != 301 || m.held != 201 || m.Overlap(turns(400).Keys) != 2 || len(a.entries) != 2 || len(b.entries) != 1 {
+		t.Errorf("got %d tokens, %d held, overlap %d", m.Tokens(), m.held, m.Overlap(turns(400).Keys))
 	}
 	a.Generated(40)
 	if m.Tokens() != 341 {
@@ -145,7 +145,7 @@ func TestAbandonedRequestLeavesOrderAlone(t *testing.T) {
 	l.Abandon()
 	l.Finish(0, 1000)
 	m.SetCapacity(150)
-	if m.Held() != 0 || m.Overlap(turns(400).Keys) != 1 || m.Overlap(turns(404).Keys) != 2 {
+	if m.held != 0 || m.Overlap(turns(400).Keys) != 1 || m.Overlap(turns(404).Keys) != 2 {
 		t.Error("an abandoned request made its keys young")
 	}
 }
@@ -156,8 +156,8 @@ func TestRequestAbandonedWhileItGeneratesIsFinished(t *testing.T) {
 	l.Prefilled()
 	l.Generated(20)
 	l.Abandon()
-	if m.Held() != 0 || m.Tokens() != 120 || m.Overlap(turns(400).Keys) != 2 {
-		t.Errorf("got %d held, %d tokens", m.Held(), m.Tokens())
+	if m.held != 0 || m.Tokens() != 120 || m.Overlap(turns(400).Keys) != 2 {
+		t.Errorf("got %d held, %d tokens", m.held, m.Tokens())
 	}
 }
 
@@ -195,26 +195,12 @@ func TestPromptWithoutKeysTakesRoom(t *testing.T) {
 		t.Error("60 tokens without keys evict nothing")
 	}
 	l.Finish(0, 10)
-	if m.Tokens() != 70 || m.Keys() != 1 {
-		t.Errorf("got %d tokens and %d keys, want 70 and the root's", m.Tokens(), m.Keys())
+	if m.Tokens() != 70 || len(m.keys) != 1 {
+		t.Errorf("got %d tokens and %d keys, want 70 and the root's", m.Tokens(), len(m.keys))
 	}
 	m.SetCapacity(10)
 	if m.Tokens() != 0 {
 		t.Errorf("got %d tokens", m.Tokens())
-	}
-}
-
-func TestClearedMirrorIgnoresOldLeases(t *testing.T) {
-	m := NewMirror(1000, 1, plenty, nothing)
-	a, b := m.Start(turns(400), 4), m.Start(turns(404), 4)
-	a.Prefilled()
-	m.Clear()
-	a.Generated(10)
-	a.Finish(0, 10)
-	b.Prefilled()
-	b.Abandon()
-	if m.Tokens() != 0 || m.Held() != 0 || m.Keys() != 0 {
-		t.Errorf("got %d tokens, %d held, %d keys", m.Tokens(), m.Held(), m.Keys())
 	}
 }
 
@@ -336,8 +322,8 @@ func compareMirrors(t *rapid.T, m *Mirror, twin *plainMirror, resident map[Key]b
 			t.Fatalf("key %x: told %v", k, on)
 		}
 	}
-	if m.Tokens() != twin.total() || m.Keys() != told {
-		t.Fatalf("got %d tokens, %d keys, want %d, %d", m.Tokens(), m.Keys(), twin.total(), told)
+	if m.Tokens() != twin.total() || len(m.keys) != told {
+		t.Fatalf("got %d tokens, %d keys, want %d, %d", m.Tokens(), len(m.keys), twin.total(), told)
 	}
 	last := uint64(0)
 	for e := m.releases.root.next; e != &m.releases.root; e = e.next {
@@ -363,12 +349,13 @@ func TestMirrorFeedsADigest(t *testing.T) {
 	})
 	serve(m, turns(400), 0)
 	serve(m, turns(404), 0)
-	if d.Keys() != m.Keys() || d.Leading(turns(404).Keys) != 2 || d.Leading(turns(400).Keys) != 1 {
-		t.Errorf("the digest has %d keys, the mirror %d", d.Keys(), m.Keys())
+	if d.keys != len(m.keys) || d.filter.leading(d.geometry, turns(404).Keys) != 2 ||
+		d.filter.leading(d.geometry, turns(400).Keys) != 1 {
+		t.Errorf("the digest has %d keys, the mirror %d", d.keys, len(m.keys))
 	}
-	m.Clear()
-	if d.Keys() != 0 || d.Fill() != 0 {
-		t.Errorf("after Clear: %d keys", d.Keys())
+	m.SetCapacity(0)
+	if d.keys != len(m.keys) {
+		t.Errorf("without room: the digest has %d keys, the mirror %d", d.keys, len(m.keys))
 	}
 }
 

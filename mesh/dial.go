@@ -86,6 +86,27 @@ func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*pee
 	case <-ctx.Done():
 		return nil, ErrClosed
 	}
+	return m.connect(ctx, addr, want, attempt{number: m.dials.Add(1)})
+}
+
+// ask dials a known agent of that name within the handshake of another, to learn whether it is there; pc is nil where it
+// does not answer. It waits for no slot, since whoever waits for its answer may hold one; asked is false when none is
+// free.
+func (m *Mesh) ask(ctx context.Context, addr netip.AddrPort, name string) (pc *peerConn, asked bool) {
+	select {
+	case m.askSlots <- struct{}{}:
+		defer func() { <-m.askSlots }()
+	default:
+		return nil, false
+	}
+	if m.leaving.Load() {
+		return nil, false
+	}
+	pc, err := m.connect(ctx, addr, name, attempt{number: m.dials.Add(1), asking: true})
+	return pc, !errors.Is(err, ErrClosed)
+}
+
+func (m *Mesh) connect(ctx context.Context, addr netip.AddrPort, want string, try attempt) (*peerConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timings.HandshakeTimeout)
 	defer cancel()
 	to := net.UDPAddrFromAddrPort(addr)
@@ -98,7 +119,7 @@ func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*pee
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNotConnected, err)
 	}
-	pc, err := m.greet(ctx, qc, want)
+	pc, err := m.greet(ctx, qc, want, try)
 	if errors.Is(err, errSecond) {
 		_ = qc.CloseWithError(codeSecond, errSecond.Error())
 		return pc, nil

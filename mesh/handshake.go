@@ -21,6 +21,14 @@ var (
 	errSecond = errors.New("another connection is kept")
 )
 
+// attempt is how this end came to a handshake.
+type attempt struct {
+	number uint64 // of this agent's dials, from 1; 0 at the acceptor
+	asking bool   // only to learn whether a known agent answers
+}
+
+func (a attempt) dialed() bool { return a.number > 0 }
+
 // acceptAll takes connections as fast as they come: quic-go refuses them when 32 wait.
 func (m *Mesh) acceptAll(ln *quic.Listener) {
 	for {
@@ -72,12 +80,12 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 	if Kind(kind[0]) != KindControl {
 		return partial, refusef(reasonHello, "the first stream is %v, not a hello", Kind(kind[0]))
 	}
-	pc, err := m.meet(ctx, qc, s, c, false)
+	pc, err := m.meet(ctx, qc, s, c, attempt{})
 	if err != nil {
 		return partial, err
 	}
 	m.notify(pc.name)
-	if _, err := s.Write(appendHello(nil, m.hello())); err != nil {
+	if _, err := s.Write(appendHello(nil, m.hello(attempt{}))); err != nil {
 		// The connection is lost: serve finds that out and says so.
 		m.log.Debug("cannot answer hello", "peer", pc.name, "err", err)
 	}
@@ -88,7 +96,7 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 
 // greet does the dialer's half on a connection whose TLS handshake is done; want is the name that was meant, "" for any.
 // A seed that turns out to be connected already is not greeted again.
-func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string) (*peerConn, error) {
+func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string, try attempt) (*peerConn, error) {
 	c, err := m.identify(qc)
 	if err != nil {
 		return nil, err
@@ -107,10 +115,10 @@ func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string) (*peerConn
 	defer s.CancelRead(codeDone)
 	deadline, _ := ctx.Deadline()
 	_ = s.SetDeadline(deadline)
-	if _, err := s.Write(appendHello([]byte{byte(KindControl)}, m.hello())); err != nil {
+	if _, err := s.Write(appendHello([]byte{byte(KindControl)}, m.hello(try))); err != nil {
 		return nil, err
 	}
-	pc, err := m.meet(ctx, qc, s, c, true)
+	pc, err := m.meet(ctx, qc, s, c, try)
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +126,12 @@ func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string) (*peerConn
 	return pc, nil
 }
 
-func (m *Mesh) hello() hello { return hello{about: m.self, name: m.cfg.Name} }
+func (m *Mesh) hello(try attempt) hello {
+	return hello{about: m.self, name: m.cfg.Name, dial: try.number}
+}
 
 // meet reads the other side's hello, decides whether it may be a peer, and adopts the connection.
-func (m *Mesh) meet(ctx context.Context, qc *quic.Conn, s *quic.Stream, c claim, dialed bool) (*peerConn, error) {
+func (m *Mesh) meet(ctx context.Context, qc *quic.Conn, s *quic.Stream, c claim, try attempt) (*peerConn, error) {
 	h, err := readHello(s)
 	if errors.Is(err, net.ErrClosed) { // the connection, perhaps with a refusal
 		return nil, err
@@ -132,10 +142,10 @@ func (m *Mesh) meet(ctx context.Context, qc *quic.Conn, s *quic.Stream, c claim,
 	if h.name != c.name {
 		return nil, refusef(reasonName, "the hello is from %q, the certificate for %q", h.name, c.name)
 	}
-	if err := m.admit(ctx, h); err != nil {
+	if err := m.admit(ctx, h, try.asking); err != nil {
 		return nil, err
 	}
-	pc := newPeerConn(qc, h, c, dialed)
+	pc := newPeerConn(qc, h, c, try)
 	stale, ok := m.table.adopt(pc)
 	if !ok {
 		return nil, ErrClosed
@@ -179,8 +189,9 @@ func claimedMesh(qc *quic.Conn) string {
 
 // admit decides whether the agent of h may be the peer of its name. Two live agents with one name would take each
 // other's place for ever, so the older stays: a newcomer from the same address is its next life, one from elsewhere is
-// believed only when the older does not answer.
-func (m *Mesh) admit(ctx context.Context, h hello) error {
+// believed only when the older does not answer. Where the older could not be asked, the newcomer has to come again; who
+// is only being asked is not worth a question itself.
+func (m *Mesh) admit(ctx context.Context, h hello, asking bool) error {
 	if h.name == m.cfg.Name {
 		if h.about.instance == m.self.instance {
 			return errSelf
@@ -191,21 +202,35 @@ func (m *Mesh) admit(ctx context.Context, h hello) error {
 	if !known || old.instance == h.about.instance || old.quic == h.about.quic {
 		return nil
 	}
-	if m.answers(ctx, h.name, old.instance) {
+	answers, asked := false, false
+	if !asking {
+		answers, asked = m.answers(ctx, h.name, old)
+	}
+	switch {
+	case answers:
 		return refusef(reasonNameTaken, "the name %q is taken by an agent at %v, which answers", h.name, old.quic)
+	case !asked:
+		return refusef(reasonNameTaken, "the name %q is taken by an agent at %v, which cannot be asked now", h.name, old.quic)
 	}
 	return nil
 }
 
-// answers reports whether that instance of name answers now, over its connection or, for a live member, over a new one.
-func (m *Mesh) answers(ctx context.Context, name string, instance uint64) bool {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timings.PingTimeout)
+// answers reports whether the agent old of that name answers now, over its connection or, for a live member, over a new
+// one. That it does not answer is known only if asked is true.
+func (m *Mesh) answers(ctx context.Context, name string, old about) (answers, asked bool) {
+	within, cancel := context.WithTimeout(ctx, m.cfg.Timings.PingTimeout)
 	defer cancel()
 	pc := m.table.current(name)
 	if pc == nil && m.table.wanted(name) {
-		pc, _ = m.connection(ctx, name)
+		if pc, asked = m.ask(within, old.quic, name); !asked {
+			return false, false
+		}
 	}
-	return pc != nil && pc.about.instance == instance && m.ping(ctx, pc)
+	if pc != nil && pc.about.instance == old.instance {
+		answers, asked = m.ping(within, pc)
+		return answers, asked && ctx.Err() == nil
+	}
+	return false, ctx.Err() == nil // it had PingTimeout, not what was left of the handshake's
 }
 
 // turnAway closes a connection whose handshake failed with err. A refusal of ours is kept and told to the other side;

@@ -13,17 +13,21 @@ const maxHello = maxAbout + 128
 type hello struct {
 	about about
 	name  string
+	dial  uint64 // the dialer's number of this dial, from 1 and growing; 0 from an acceptor
 }
 
-// appendHello appends the wire form with its length before it: about, then the name, length-prefixed.
+// appendHello appends the wire form with its length before it: about, name (length-prefixed), dial (uvarint).
 func appendHello(b []byte, h hello) []byte {
-	return appendBytes(b, appendBytes(encodeAbout(h.about), h.name))
+	return appendBytes(b, binary.AppendUvarint(appendBytes(encodeAbout(h.about), h.name), h.dial))
 }
 
-// parseHello reads a hello without its length. Bytes after the last known field are ignored.
+// parseHello reads a hello without its length. The dial may be missing; bytes after the last known field are ignored.
 func parseHello(b []byte) (hello, error) {
 	r := reader{b: b}
 	h := hello{about: r.about(), name: string(r.bytes(64))}
+	if len(r.b) > 0 {
+		h.dial = r.uvarint()
+	}
 	if r.err == nil && !namePattern.MatchString(h.name) {
 		r.fail(fmt.Errorf("%q is no agent's name", h.name))
 	}

@@ -61,7 +61,9 @@ type Mesh struct {
 	settle     *settle
 	seeds      *seeds
 	inbox      *inbox
+	dials      atomic.Uint64 // begun so far
 	dialSlots  chan struct{} // bounds handshakes that this agent begins
+	askSlots   chan struct{} // and those that it begins within another
 
 	ctx     context.Context // from New to Close; what runs for the mesh ends with it
 	cancel  context.CancelCauseFunc
@@ -96,7 +98,7 @@ func New(cfg Config) (*Mesh, error) {
 	m := &Mesh{
 		cfg: cfg, log: cfg.Logger.With("mesh", cfg.MeshID, "agent", cfg.Name), keys: keys, metrics: met,
 		start: time.Now(), done: make(chan struct{}), reported: map[string]Peer{},
-		dialSlots: make(chan struct{}, cfg.Timings.DialLimit),
+		dialSlots: make(chan struct{}, cfg.Timings.DialLimit), askSlots: make(chan struct{}, cfg.Timings.DialLimit),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	m.table = newTable(cfg.Name)

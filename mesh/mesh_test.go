@@ -434,6 +434,24 @@ func TestForgedMessagesAreDroppedByReason(t *testing.T) {
 	})
 }
 
+func TestMessageOfAPeerWithoutConnectionIsDropped(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, c := w.three()
+		msg, _ := seal(c.cfg.Identity, "test", "c", []byte("late"))
+		w.vanish(c)
+		await(t, 10*time.Second, "c is down", func() bool { return b.saw("down c") })
+		if err := a.list.Load().SendReliable(placeholder("b"), msg); err != nil {
+			t.Fatal(err)
+		}
+		await(t, time.Second, "the message is dropped", func() bool {
+			return counter(t, b.reg, "kvmesh_mesh_dropped_total", "reason", "unknown_sender") == 1
+		})
+		if got := b.got(&b.messages); len(got) > 0 {
+			t.Errorf("b took %q", got)
+		}
+	})
+}
+
 func TestTooLargeIsRefusedBeforeSending(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, _, _ := w.three()
@@ -574,6 +592,48 @@ func TestDoubleDialKeepsOneConnection(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestDialsInOneDirectionKeepTheSameConnectionAtBothEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b"))
+		w.net.SetDelay(time.Millisecond, 30*time.Millisecond) // hellos overtake one another
+		for range 5 {
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() { b.dial(t.Context(), a.QUICAddr(), "a") })
+			}
+			wg.Wait()
+			time.Sleep(100 * time.Millisecond)
+			if na, nb := a.table.current("b").number, b.table.current("a").number; na != nb {
+				t.Errorf("kept: dial %d by a, %d by b", na, nb)
+			}
+			time.Sleep(3 * drainQuiet)
+		}
+		if a.saw("down") || b.saw("down") {
+			t.Errorf("a was told %q, b %q", a.got(&a.events), b.got(&b.events))
+		}
+	})
+}
+
+func TestTwoSeedsOfOneAgentDisturbNothing(t *testing.T) {
+	for range 5 {
+		inBubble(t, func(t *testing.T, w *world) {
+			w.net.SetDelay(time.Millisecond, 10*time.Millisecond)
+			a := w.run(w.config("a"))
+			c := w.config("b", a.QUICAddr().String(), "seed.example:7081")
+			c.LookupHost = func(context.Context, string) ([]netip.Addr, error) {
+				return []netip.Addr{a.QUICAddr().Addr()}, nil
+			}
+			b := w.run(c)
+			await(t, 3*time.Second, "connected", connectedTo(b, "a"))
+			time.Sleep(5 * drainQuiet)
+			if a.saw("down") || b.saw("down") {
+				t.Errorf("a was told %q, b %q", a.got(&a.events), b.got(&b.events))
+			}
+		})
+	}
 }
 
 func TestDrainingConnectionFinishesItsStreams(t *testing.T) {

@@ -62,6 +62,9 @@ func (m *Mesh) notify(name string) {
 	was, told := m.reported[name]
 	if told && (!up || was.Instance != now.Instance) {
 		delete(m.reported, name)
+		if up {
+			reason = "restarted: a new instance came"
+		}
 		reason = cmp.Or(reason, "connection lost")
 		m.log.Info("peer down", "peer", name, "reason", reason)
 		if m.cfg.Peers != nil {

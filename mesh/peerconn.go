@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -31,7 +32,8 @@ type peerConn struct {
 	name   string
 	about  about
 	cert   *x509.Certificate
-	dialed bool // by this agent
+	dialed bool   // by this agent
+	number uint64 // of the dial, by its dialer; 0 where that told none
 	remote netip.AddrPort
 
 	streams   atomic.Int64  // open ones, of both sides
@@ -41,9 +43,10 @@ type peerConn struct {
 	wake      chan struct{} // capacity 1: draining became true
 }
 
-func newPeerConn(qc *quic.Conn, h hello, c claim, dialed bool) *peerConn {
+func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt) *peerConn {
 	return &peerConn{
-		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: dialed, remote: addrPort(qc.RemoteAddr()),
+		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: try.dialed(),
+		number: cmp.Or(try.number, h.dial), remote: addrPort(qc.RemoteAddr()),
 		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1),
 	}
 }
@@ -175,21 +178,22 @@ func servePing(s *Stream) {
 	}
 }
 
-// ping reports whether the agent at the other end answers in time.
-func (m *Mesh) ping(ctx context.Context, pc *peerConn) bool {
+// ping reports whether the agent at the other end answers in time, and whether it could be asked at all: a peer may be
+// short of streams.
+func (m *Mesh) ping(ctx context.Context, pc *peerConn) (answers, asked bool) {
 	s, err := m.openStream(ctx, pc, KindControl)
 	if err != nil {
-		return false
+		return false, !pc.open()
 	}
 	defer s.Close()
 	deadline, _ := ctx.Deadline()
 	_ = s.SetDeadline(deadline)
 	b := [1]byte{1}
 	if _, err := s.Write(b[:]); err != nil {
-		return false
+		return false, true
 	}
 	_, err = io.ReadFull(s, b[:])
-	return err == nil
+	return err == nil, true
 }
 
 // closeDrained closes a connection that has been draining without a stream for a while: streams that the peer opened

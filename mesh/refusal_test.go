@@ -134,7 +134,7 @@ func TestHelloOfAnotherNameIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := x.greet(t.Context(), qc, ""); err == nil {
+		if _, err := x.greet(t.Context(), qc, "", attempt{number: 1}); err == nil {
 			t.Error("the hello was accepted")
 		}
 		time.Sleep(time.Second)
@@ -159,6 +159,47 @@ func TestSecondLiveAgentWithANameIsRefused(t *testing.T) {
 		}
 		b.stop()
 		await(t, 30*time.Second, "the twin takes the name of the stopped agent", connectedTo(a, "b"))
+	})
+}
+
+// unlink closes the connection of a and b, and lets neither dial again.
+func unlink(a, b *agent) {
+	for _, x := range []*agent{a, b} {
+		for range cap(x.dialSlots) {
+			x.dialSlots <- struct{}{}
+		}
+	}
+	a.table.current(b.Name()).close(codeClosed, "test")
+	time.Sleep(100 * time.Millisecond)
+}
+
+func TestNameIsNotTakenWhileDialsAreMany(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, _ := w.three()
+		unlink(a, b)
+		twin := w.run(w.config("b", a.QUICAddr().String()))
+		await(t, 3*time.Second, "the older b is asked", connectedTo(a, "b"))
+		time.Sleep(3 * time.Second)
+		wantRefusal(t, twin, true, "which answers")
+		if p, _ := a.Peer("b"); p.Instance != b.Instance() {
+			t.Errorf("a sees b as %+v", p)
+		}
+	})
+}
+
+func TestNameIsNotTakenWhileTheOlderCannotBeAsked(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b, _ := w.three()
+		unlink(a, b)
+		for range cap(a.askSlots) {
+			a.askSlots <- struct{}{}
+		}
+		twin := w.run(w.config("b", a.QUICAddr().String()))
+		time.Sleep(3 * time.Second)
+		wantRefusal(t, twin, true, "cannot be asked now")
+		if p, _ := a.Peer("b"); p.Instance != b.Instance() || p.Connected {
+			t.Errorf("a sees b as %+v", p)
+		}
 	})
 }
 

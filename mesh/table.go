@@ -24,12 +24,11 @@ type table struct {
 type record struct {
 	about  about          // from its last hello, or from gossip when that came later
 	gossip netip.AddrPort // zero until gossip tells
-	key    crypto.PublicKey
 
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
-	reason string    // why it cannot be reached, for PeerDown
+	reason string    // why its last connection ended, for PeerDown; empty since the next
 
 	current *peerConn   // where new streams go; nil or one of conns
 	conns   []*peerConn // all that are open, draining ones included
@@ -56,10 +55,9 @@ func (t *table) recordLocked(name string) *record {
 	return r
 }
 
-// adopt takes a connection whose hello has succeeded. Both ends see the same two connections of a pair and keep the
-// same one: the newer of two that one side dialed (its dialer has lost the older), else that of the smaller name. The
-// other one drains. Connections of an older instance are stale: the caller closes them. ok is false when the table is
-// closed.
+// adopt takes a connection whose hello has succeeded. Both ends see the same connections of a pair and prefer the same
+// one, in whatever order they adopt them; the others drain. Connections of an older instance are stale: the caller
+// closes them. ok is false when the table is closed.
 func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,18 +68,26 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 	old := r.current
 	if old != nil && old.about.instance != pc.about.instance {
 		stale, old = slices.Clone(r.conns), nil
-		r.reason = "restarted: a new instance came"
 	}
 	r.conns = append(r.conns, pc)
-	if old == nil || !old.open() || old.dialed == pc.dialed || t.keeps(pc) {
+	if old == nil || !old.open() || t.prefers(pc, old) {
 		r.current = pc
 	}
 	for _, c := range r.conns {
 		c.drain(c != r.current)
 	}
-	r.about, r.key = pc.about, pc.cert.PublicKey
-	r.left, r.dialErr, r.failing = false, nil, time.Time{}
+	r.about = pc.about
+	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
+}
+
+// prefers reports whether a is kept and b drains: what the smaller name dialed comes first, then the later dial, since
+// its dialer may have lost the earlier.
+func (t *table) prefers(a, b *peerConn) bool {
+	if a.dialed != b.dialed {
+		return t.keeps(a)
+	}
+	return a.number >= b.number
 }
 
 // keeps reports whether pc was dialed by the smaller of its two names.
@@ -100,11 +106,15 @@ func (t *table) remove(pc *peerConn, why string, left bool) {
 		return
 	}
 	r.current, r.reason = nil, why
-	if i := slices.IndexFunc(r.conns, (*peerConn).open); i >= 0 {
-		r.current = r.conns[i]
-		r.current.drain(false)
+	for _, c := range r.conns {
+		if c.open() && (r.current == nil || t.prefers(c, r.current)) {
+			r.current = c
+		}
 	}
-	if r.current == nil && !r.member {
+	switch {
+	case r.current != nil:
+		r.current.drain(false)
+	case !r.member:
 		r.since = time.Now()
 	}
 }
@@ -144,12 +154,10 @@ func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
 	closeEach(pcs, code, why)
 }
 
-// key returns the public key that name's last connection showed, or nil.
+// key returns the public key that name's open connection showed, or nil when it has none.
 func (t *table) key(name string) crypto.PublicKey {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.records[name]; r != nil {
-		return r.key
+	if pc := t.current(name); pc != nil {
+		return pc.cert.PublicKey
 	}
 	return nil
 }
@@ -192,9 +200,6 @@ func (t *table) departed(name string) {
 		return
 	}
 	r.member, r.since = false, time.Now()
-	if r.reason == "" {
-		r.reason = "gossip says that it is gone"
-	}
 }
 
 // wanted reports whether a connection to name is to be made and kept.

@@ -41,8 +41,8 @@ func FuzzNodeMeta(f *testing.F) {
 }
 
 func FuzzHello(f *testing.F) {
-	f.Add(appendHello(nil, hello{someAbout, "g1"}))
-	f.Add(appendHello(nil, hello{otherWay, "a.b-c_d"}))
+	f.Add(appendHello(nil, hello{someAbout, "g1", 0}))
+	f.Add(appendHello(nil, hello{otherWay, "a.b-c_d", 1 << 40}))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := readHello(bytes.NewReader(b))
@@ -71,6 +71,13 @@ func FuzzEnvelope(f *testing.F) {
 	})
 }
 
+func TestHelloWithoutDialIsTaken(t *testing.T) {
+	b := appendBytes(nil, appendBytes(encodeAbout(someAbout), "g1"))
+	if h, err := readHello(bytes.NewReader(b)); err != nil || h.dial != 0 || h.name != "g1" {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
 func TestBadBytesAreErrors(t *testing.T) {
 	full := encodeAbout(someAbout)
 	for i := range full {
@@ -90,7 +97,7 @@ func TestBadBytesAreErrors(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "a/b", "a b", "-a", string(bytes.Repeat([]byte("a"), 64))} {
-		if _, err := readHello(bytes.NewReader(appendHello(nil, hello{someAbout, name}))); err == nil {
+		if _, err := readHello(bytes.NewReader(appendHello(nil, hello{someAbout, name, 1}))); err == nil {
 			t.Errorf("a hello of %q was taken", name)
 		}
 	}

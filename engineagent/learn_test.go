@@ -74,8 +74,10 @@ func TestSpeedIsLearnedWithCareWhereTheCachedShareIsUnknown(t *testing.T) {
 		{"without keys", Admission{Bytes: 80_000}, openai.Usage{PromptTokens: 20000}, 0, 0, false},
 		{"with keys", Admission{Prompt: prompt(1, 20, 0, 20)}, openai.Usage{PromptTokens: 20000}, 1, twice, false},
 		{
-			"reported", Admission{Prompt: prompt(1, 20, 0, 20)},
-			openai.Usage{PromptTokens: 20000, HasCached: true}, twice, 1e6, false,
+			"reported",
+			Admission{Prompt: prompt(1, 20, 0, 20)},
+			openai.Usage{PromptTokens: 20000, HasCached: true},
+			twice, 1e6, false,
 		},
 		{"without keys and without a cache", Admission{Bytes: 80_000}, openai.Usage{PromptTokens: 20000}, twice, 1e6, true},
 	}

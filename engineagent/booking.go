@@ -15,6 +15,7 @@ type Admission struct {
 	Generation engine.Generation  // that the decision was made for; 0 for any
 	// QueuedAtProbe is the QueuedSeconds that the decision was made with; negative when the owner was not asked.
 	QueuedAtProbe float64
+	Media         bool // the prompt's bytes say little of its tokens: they teach no size
 	Second        bool // another owner has bounced it: refused only when it cannot be served
 }
 
@@ -50,7 +51,7 @@ type Booking struct {
 	output     int           // contents so far. Guarded by agent.mu
 	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
-	bytes      int64   // canonical size; 0 when unknown
+	bytes      int64   // canonical size; 0 when it says nothing of the tokens
 	overlap    int     // tokens predicted resident
 	share      float64 // overlap as a share of the prompt
 	prompt     int     // estimated tokens
@@ -117,6 +118,9 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 		}
 	}
 	b.newTokens = max(b.prompt-b.overlap, 1)
+	if ad.Media {
+		b.bytes = 0
+	}
 	a.meters.advance(len(a.ledger.waiting) > 0, now)
 	a.meters.accepted()
 	a.ledger.book(&b.entry, now)

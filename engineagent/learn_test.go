@@ -319,3 +319,12 @@ func TestRateAndBusinessAreMeansOverHalfAMinute(t *testing.T) {
 		t.Errorf("%.4f requests a second, busy %.4f after five idle minutes", l.AcceptRate, l.BusyShare)
 	}
 }
+
+func TestPromptsWithMediaTeachNoSize(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	serve(t, a, c, Admission{Prompt: prompt(1, 1, 1, 1), Media: true}, time.Second, openai.Usage{PromptTokens: 5000})
+	if l := a.Load(); l.BytesPerToken != 0 {
+		t.Errorf("%v bytes a token learned from a prompt with an image", l.BytesPerToken)
+	}
+}

@@ -285,14 +285,13 @@ func relayEvents(route openai.Route, body io.Reader, b Booking, to receiver) (Ou
 		out = out[:0]
 		feedErr := events.Feed(buf[:n], func(e openai.Event) bool {
 			out = append(out, e.Raw...)
-			content = content || e.Content
+			if content = content || e.Content; content {
+				b.FirstContent()
+			}
 			failed = failed || e.Failed
 			done = done || e.Done
 			return true
 		})
-		if content {
-			b.FirstContent()
-		}
 		if len(out) > 0 {
 			if err := to.data(out, content); err != nil {
 				return Outcome{Failed: true}, err

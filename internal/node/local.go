@@ -18,7 +18,8 @@ var _ forward.Booker = booker{}
 // Admit implements forward.Booker.
 func (b booker) Admit(a forward.Admission) (forward.Booking, engine.Load, error) {
 	admission := engineagent.Admission{
-		Prompt: a.Prompt, Bytes: a.Prompt.Bytes, Generation: a.Generation, QueuedAtProbe: a.QueuedAtProbe, Second: a.Second,
+		Prompt: a.Prompt, Bytes: a.Prompt.Bytes, Generation: a.Generation, QueuedAtProbe: a.QueuedAtProbe, Media: a.Media,
+		Second: a.Second,
 	}
 	if len(a.Prompt.Keys) == 0 {
 		admission.Prompt = nil

@@ -27,6 +27,9 @@ type Agent struct {
 	reuses    bool // false when the engine says that it keeps no prefix cache
 	reports   bool // SGLang with --enable-cache-report: usage without cached tokens means none
 	life      life
+	alive     context.Context // of requests on the engine
+	kill      context.CancelCauseFunc
+	penalty   penalty
 	ledger    ledger
 	report    report
 	speeds    speeds
@@ -68,6 +71,7 @@ func New(cfg Config) (*Agent, error) {
 		meters:   meters{at: now},
 		evidence: evidence{scale: 1},
 	}
+	a.alive, a.kill = context.WithCancelCause(context.Background())
 	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked())
 	a.announced = news{flags: a.flagsLocked(), empty: true}
 	a.metrics = newInstruments(a)

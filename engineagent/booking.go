@@ -64,6 +64,7 @@ type Booking struct {
 type Outcome struct {
 	Usage    openai.Usage
 	HasUsage bool
+	Refused  bool // the engine answered that the request is wrong (a status of 400 to 499)
 	Failed   bool // the engine failed it; a client that went away is no failure
 	Whole    bool // the content came all at once: its time says nothing of the prefill
 }
@@ -85,7 +86,7 @@ func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
 
 func (a *Agent) refusalLocked(ad Admission, now time.Time) Reason {
 	flags := a.flagsLocked()
-	grown := a.ledger.queuedSeconds(a.speeds.prefillRate(), now) - ad.QueuedAtProbe
+	grown := a.queuedSecondsLocked(now) - ad.QueuedAtProbe
 	switch {
 	case flags&engine.Down != 0:
 		return ReasonDown
@@ -208,6 +209,12 @@ func (b *Booking) Finish(o Outcome) {
 		return
 	}
 	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
+	switch {
+	case o.Failed:
+		a.penalty.failed(now)
+	case content:
+		a.penalty.answered()
+	}
 	o.Usage = b.plausibleLocked(o.Usage)
 	if content && o.HasUsage {
 		if o.Whole {
@@ -240,6 +247,8 @@ func outcomeOf(content bool, o Outcome) string {
 	switch {
 	case o.Failed:
 		return "failed"
+	case o.Refused:
+		return "refused"
 	case !content:
 		return "abandoned"
 	}

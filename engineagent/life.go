@@ -14,6 +14,14 @@ const (
 // of garbage or to a burst that fills the engine's event loop; each further one sends requests to an engine that hangs.
 const maxFailed = 3
 
+// hungFailed is how many polls in a row may fail, with no content in between, before the requests on the engine are given
+// up, some twenty seconds in all: others can still serve those without content. Sooner would throw away the prefill of a
+// long prompt on an engine that is only slow to answer.
+const hungFailed = 3 * maxFailed
+
+// hung reports whether the requests on the engine are to be given up.
+func (l *life) hung() bool { return l.failed >= hungFailed }
+
 // life follows an engine through its lives: whether it is up, and whether it is still the process it was.
 type life struct {
 	up    bool

@@ -25,7 +25,7 @@ func (a *Agent) loadLocked(now time.Time) engine.Load {
 	a.seq++
 	return engine.Load{
 		Seq:           a.seq,
-		QueuedSeconds: a.ledger.queuedSeconds(a.speeds.prefillRate(), now),
+		QueuedSeconds: a.queuedSecondsLocked(now),
 		InFlight:      a.inFlightLocked(),
 		Waiting:       a.waitingLocked(),
 		KVUsage:       a.report.kvUsage,
@@ -35,6 +35,10 @@ func (a *Agent) loadLocked(now time.Time) engine.Load {
 		BusyShare:     a.meters.busy,
 		Flags:         a.flagsLocked(),
 	}
+}
+
+func (a *Agent) queuedSecondsLocked(now time.Time) float64 {
+	return a.ledger.queuedSeconds(a.speeds.prefillRate(), now) + a.penalty.seconds(now)
 }
 
 func (a *Agent) inFlightLocked() int { return a.ledger.inFlight() + a.report.inFlight() }

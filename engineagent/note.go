@@ -2,6 +2,8 @@ package engineagent
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"reflect"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -18,8 +20,30 @@ func (a *Agent) hear(got answer) (up bool) {
 	if was != a.life.up {
 		a.log.Info("engine changed state", "up", a.life.up)
 	}
+	a.reviveLocked()
 	a.announceLocked()
 	return a.life.up
+}
+
+// errHung is the cause of requests that end because their engine does not answer any more.
+var errHung = errors.New("engine does not answer")
+
+// reviveLocked gives up the requests on an engine that hangs, once, and lets new ones live when it answers again.
+func (a *Agent) reviveLocked() {
+	switch dead := a.alive.Err() != nil; {
+	case a.life.hung() && !dead:
+		a.log.Warn("engine hangs: its requests are given up", "in_flight", a.ledger.inFlight())
+		a.kill(errHung)
+	case !a.life.hung() && dead:
+		a.alive, a.kill = context.WithCancelCause(context.Background())
+	}
+}
+
+// Alive returns a context that ends, with its cause, when the requests on the engine are to be given up.
+func (a *Agent) Alive() context.Context {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.alive
 }
 
 // bookings is how many requests were booked at one moment.

@@ -80,8 +80,12 @@ func (s *speeds) soonest(newTokens int) time.Duration {
 	return time.Duration(float64(newTokens) / (2 * s.prefillRate()) * float64(time.Second))
 }
 
+// minSizeSample is the least bytes of a prompt that say something about the size of a token: the chat template adds some
+// ten tokens of its own, as many as a short question has.
+const minSizeSample = 1024
+
 func (s *speeds) learnSize(bytes int64, tokens int) {
-	if bytes > 0 && tokens > 0 {
+	if bytes >= minSizeSample && tokens > 0 {
 		s.bytes.add(float64(bytes), float64(tokens))
 		s.sized = true
 	}

@@ -54,6 +54,7 @@ type answer struct {
 	top     *head
 	held    []byte
 	wrote   bool      // the header has gone out
+	failed  bool      // an engine has answered 500
 	events  bool      // as that of a stream of events
 	content bool      // content has gone out: no other engine can be tried
 	first   time.Time // when the first content was written
@@ -109,16 +110,21 @@ func (a *answer) head(h *head) error {
 	if a.skipNotFound && h.Status == http.StatusNotFound {
 		return errNotHere
 	}
-	if !a.last && retryable(h.Status) {
+	if !a.last && a.retryable(h.Status) {
 		return errTryNext
 	}
 	a.top = h
 	return nil
 }
 
-// retryable says which statuses of one engine do not speak for the others: one is full or failing.
-func retryable(status int) bool {
+// retryable says which statuses of one engine do not speak for the others: one is full or failing. A 500 may also be the
+// request's own fault, so it is tried once more and not at every engine.
+func (a *answer) retryable(status int) bool {
 	switch status {
+	case http.StatusInternalServerError:
+		again := !a.failed
+		a.failed = true
+		return again
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	default:
@@ -214,10 +220,14 @@ func (a *answer) status() int {
 	return a.top.Status
 }
 
-// firstContent returns when the first content was written; zero when none was.
-func (a *answer) firstContent() time.Time {
+// firstToken returns when the first content of a stream was written; zero when none was, or the answer is no stream: it
+// comes whole, long after its first token.
+func (a *answer) firstToken() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !a.events {
+		return time.Time{}
+	}
 	return a.first
 }
 

@@ -73,11 +73,16 @@ func (x *exchange) settle() ([]Candidate, error) {
 	}
 	for {
 		changed := x.g.View.Changed()
-		ranked, full := x.decide()
-		if len(ranked) > 0 {
+		ranked, why := x.decide()
+		switch {
+		case len(ranked) > 0:
 			return ranked, nil
-		}
-		if !full {
+		case why == away && time.Since(x.start) < silenceOfDead:
+			if err := x.pause(changed); err != nil {
+				return nil, err
+			}
+			continue
+		case why != full:
 			return nil, errNoEngine
 		}
 		if x.place == nil {
@@ -89,6 +94,19 @@ func (x *exchange) settle() ([]Candidate, error) {
 			return nil, err
 		}
 	}
+}
+
+// pause waits a moment for an agent to be heard again.
+func (x *exchange) pause(changed <-chan struct{}) error {
+	timer := time.NewTimer(acceptFloor)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-x.ctx.Done():
+		return context.Cause(x.ctx)
+	}
+	return nil
 }
 
 func (x *exchange) enter() error {
@@ -103,14 +121,34 @@ func (x *exchange) enter() error {
 // closedChan makes await return as soon as it is the request's turn.
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// decide looks at the engines of the model and ranks the candidates. Full reports that there are engines, all full.
-func (x *exchange) decide() (ranked []Candidate, full bool) {
-	start := time.Now()
-	all := x.untried(start)
+// lack says why no engine can be chosen.
+type lack uint8
+
+const (
+	none lack = iota // none is left that may come back soon
+	away             // one is behind an agent that is silent or missed something, but still connected
+	full             // one is full
+)
+
+func lackOf(all []Candidate) lack {
+	why := none
 	for i := range all {
 		c := &all[i]
-		full = full || (c.State != Unreachable && c.Load.Flags&engine.Full != 0)
+		switch {
+		case c.State != Unreachable && c.Load.Flags&engine.Full != 0:
+			return full
+		case c.Away && c.Load.Usable():
+			why = away
+		}
 	}
+	return why
+}
+
+// decide looks at the engines of the model and ranks the candidates; where there are none it says why.
+func (x *exchange) decide() (ranked []Candidate, why lack) {
+	start := time.Now()
+	all := x.untried(start)
+	why = lackOf(all)
 	if x.q.Locality {
 		x.overlaps(all)
 	}
@@ -125,7 +163,7 @@ func (x *exchange) decide() (ranked []Candidate, full bool) {
 	if len(ranked) > 0 {
 		x.event.Reason = Reason(x.q, ranked)
 	}
-	return ranked, full
+	return ranked, why
 }
 
 // overlapBuffers keeps the per-slot results of overlap walks: one int32 an engine.

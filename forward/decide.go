@@ -14,6 +14,7 @@ type Candidate struct {
 	Generation engine.Generation // of the digest that the overlap is from; 0 without overlap
 	State      State
 	Load       engine.Load
+	Away       bool    // its agent is suspect or silent, but its connection stands: it may be heard again any moment
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
 	Overlap    float64 // canonical bytes of the prompt that its digest holds
 	Asked      bool    // it is among the best, those that are probed for this decision
@@ -209,7 +210,7 @@ func Reason(q Question, ranked []Candidate) string {
 	case len(ranked) == 1:
 		return "only"
 	case !q.Locality:
-		return "load"
+		return "short"
 	case best.Overlap == 0:
 		return "cold"
 	case ranked[0].Overlap == best.Overlap:

@@ -86,6 +86,9 @@ type Ingress struct {
 	metrics *metrics
 	bodies  *budget
 	active  atomic.Int64 // requests
+	warned  atomic.Int64 // when a failed request was last warned of; Unix time in ns
+	cut     context.Context
+	cutNow  context.CancelCauseFunc
 	probing sync.WaitGroup
 }
 
@@ -110,10 +113,15 @@ func New(c Config) (*Ingress, error) {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
+
+// Cut ends the requests that still run: their clients are told, in the stream where it has begun. It is for the end of a
+// drain.
+func (g *Ingress) Cut() { g.cutNow(&failure{"agent_stopped", errors.New("this agent stops")}) }
 
 // Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
 func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }
@@ -254,6 +262,9 @@ func (x *exchange) generate(route openai.Route) {
 func (x *exchange) serve(request *openai.Request, release func()) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })()
 	x.ctx = ctx
 	x.answer = newAnswer(x.w, request.Route, request.Stream)
 	x.answer.skipNotFound = request.Previous != ""
@@ -303,13 +314,19 @@ func (x *exchange) finish(err error) {
 		x.event.Outcome = outcomeEngineError
 	case err == nil:
 		x.event.Outcome = outcomeOf(x.event.Status)
+	case x.g.cut.Err() != nil && x.r.Context().Err() == nil:
+		x.fail(context.Cause(x.g.cut))
 	case x.r.Context().Err() != nil || errors.Is(err, errClient):
 		x.event.Outcome, x.event.Status = outcomeCanceled, 499
 	default:
-		e := answerError(err)
-		x.event.Outcome, x.event.Status = e.Reason, e.Status
-		x.answer.fail(e)
+		x.fail(err)
 	}
+}
+
+func (x *exchange) fail(err error) {
+	e := answerError(err)
+	x.event.Outcome, x.event.Status = e.Reason, e.Status
+	x.answer.fail(e)
 }
 
 // outcomeOf names the end of a request that an engine has answered.
@@ -329,17 +346,33 @@ func (x *exchange) observe() {
 	e := &x.event
 	e.Total = time.Since(x.start)
 	if x.answer != nil {
-		if first := x.answer.firstContent(); !first.IsZero() && e.Status < 400 {
+		if first := x.answer.firstToken(); !first.IsZero() && e.Status < 400 {
 			e.TTFT = first.Sub(x.start)
 		}
 	}
 	x.g.metrics.observe(e)
-	x.g.Logger.Debug("request ended", "id", e.ID, "model", e.Model, "outcome", e.Outcome, "status", e.Status,
-		"engine", e.Engine, "reason", e.Reason, "overlap_tokens", e.OverlapTokens, "attempts", len(e.Attempts),
-		"ttft", e.TTFT, "total", e.Total)
+	x.g.log(e)
 	if x.g.Record != nil {
 		x.g.Record(*e)
 	}
+}
+
+// quietOutcomes are those that an operator need not act on.
+var quietOutcomes = []string{outcomeOK, outcomeCanceled, outcomeBadRequest, outcomeEngineRefused}
+
+// warnGap is the least time between two warnings of failed requests: a mesh without engines fails thousands a second.
+const warnGap = 100 * time.Millisecond
+
+// log writes one line a request for those who debug, and a warning for each failure that an operator may be asked about.
+func (g *Ingress) log(e *Event) {
+	level := slog.LevelDebug
+	if last := g.warned.Load(); !slices.Contains(quietOutcomes, e.Outcome) && e.Time.UnixNano()-last > int64(warnGap) &&
+		g.warned.CompareAndSwap(last, e.Time.UnixNano()) {
+		level = slog.LevelWarn
+	}
+	g.Logger.Log(context.Background(), level, "request ended", "id", e.ID, "model", e.Model, "outcome", e.Outcome,
+		"status", e.Status, "engine", e.Engine, "reason", e.Reason, "overlap_tokens", e.OverlapTokens, "attempts", e.Attempts,
+		"ttft", e.TTFT, "total", e.Total)
 }
 
 // models answers GET /v1/models: the union of the mesh.

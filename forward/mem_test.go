@@ -229,6 +229,8 @@ type memBooker struct {
 	down   bool
 	refuse Refused
 	ends   []Outcome
+	alive  context.Context
+	hang   context.CancelCauseFunc
 }
 
 func (b *memBooker) booked() int {
@@ -273,6 +275,15 @@ func (b *memBooker) loadLocked() engine.Load {
 		l.Flags |= engine.Down
 	}
 	return l
+}
+
+func (b *memBooker) Alive() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.alive == nil {
+		b.alive, b.hang = context.WithCancelCause(context.Background())
+	}
+	return b.alive
 }
 
 func (b *memBooker) NoteUnreachable() {

@@ -50,7 +50,7 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
-		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from the request's arrival to the first content sent to the client.",
+		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
 			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
 		decision: f.NewHistogram(histogram("decision_duration_seconds", "Time for keys, overlap and choice, without probes. "+
 			"Worry above a millisecond.", prometheus.ExponentialBuckets(0.00001, 2, 14))),

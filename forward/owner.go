@@ -23,6 +23,8 @@ type Booker interface {
 	Admit(Admission) (Booking, engine.Load, error)
 	// Load returns the load of the engine now.
 	Load() engine.Load
+	// Alive returns a context that ends, with its cause, when requests on the engine are to be given up: it hangs.
+	Alive() context.Context
 	// NoteUnreachable tells that the engine refused a connection, so that its health is looked at now.
 	NoteUnreachable()
 }
@@ -55,6 +57,7 @@ type Booking interface {
 type Outcome struct {
 	Usage    openai.Usage
 	HasUsage bool
+	Refused  bool // the engine answered that the request is wrong: a status of 400 to 499, save 429
 	Failed   bool // the engine gave no complete answer: nothing is learned from it
 	Whole    bool // the content came all at once: its time says nothing of the prefill
 }
@@ -145,9 +148,10 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	if err != nil {
 		return ending{}, &bounce{verdict{Reason: err.Error(), Load: load}}
 	}
-	outcome := Outcome{Failed: true}
+	outcome, client, status := Outcome{Failed: true}, ctx, 0
 	defer func() {
-		outcome.Failed = outcome.Failed && ctx.Err() == nil // a client that goes away is no failure of the engine
+		// A client that goes away is no failure of the engine, unless the engine had failed before.
+		outcome.Failed = engineFault(status) || (outcome.Failed && client.Err() == nil)
 		booking.Finish(outcome)
 	}()
 	if err := to.accepted(load); err != nil {
@@ -157,16 +161,22 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	if err != nil {
 		return ending{}, &failure{"truncated_body", err}
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	alive := e.Booker.Alive()
+	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
 	resp, err := o.ask(ctx, e, target, c, b)
 	if err != nil {
 		return ending{}, engineFailure(e, err)
 	}
 	defer resp.Body.Close()
+	status = resp.StatusCode
 	resp.Request = nil // it holds the body, which the engine has: it need not be kept while the answer comes
 	if c.sent != nil {
 		c.sent()
 	}
-	if err := to.head(&head{resp.StatusCode, answerHeader(resp.Header)}); err != nil {
+	if err := to.head(&head{status, answerHeader(resp.Header)}); err != nil {
+		outcome = Outcome{Refused: !engineFault(status)}
 		return ending{}, err
 	}
 	outcome, err = o.relay(c, resp, booking, to)
@@ -174,9 +184,12 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		return ending{}, err
 	}
 	booking.Finish(outcome)
-	failed := outcome.Failed && resp.StatusCode < 300
+	failed := outcome.Failed && status < 300
 	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
 }
+
+// engineFault reports whether a status is the engine's fault and not the request's.
+func engineFault(status int) bool { return status >= 500 || status == http.StatusTooManyRequests }
 
 // admit books the request. Looking up what is stored takes no place at the engine.
 func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
@@ -264,7 +277,8 @@ func relayWhole(route openai.Route, resp *http.Response, b Booking, to receiver)
 		}
 		if errors.Is(err, io.EOF) {
 			usage, ok := openai.ParseUsage(route, kept)
-			return Outcome{Usage: usage, HasUsage: ok && good, Failed: !good, Whole: true}, nil
+			fault := engineFault(resp.StatusCode)
+			return Outcome{Usage: usage, HasUsage: ok && good, Refused: !good && !fault, Failed: fault, Whole: true}, nil
 		}
 		if err != nil {
 			return Outcome{Failed: true}, &failure{"reset", err}

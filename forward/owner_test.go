@@ -168,3 +168,87 @@ func TestBodyIsLetGoAtTheFirstContent(t *testing.T) {
 		}
 	})
 }
+
+func TestRequestOnAHangingEngineIsServedElsewhere(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+			hung, other := a, b
+			if remote {
+				hung, other = b, a
+			}
+			other.book.refuse = "draining"
+			hung.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				startStream(w, roleChunk)
+				other.book.set(func(b *memBooker) { b.refuse = "" })
+				hung.book.set(func(b *memBooker) { b.hang(errors.New("engine does not answer")) })
+				<-r.Context().Done()
+			})
+			if w := a.post(t.Context(), chatBody); !strings.HasSuffix(w.Body.String(), doneChunk) {
+				t.Errorf("remote %t: got %d %q", remote, w.Code, w.Body)
+			}
+		})
+	}
+}
+
+func TestInternalErrorIsTriedOnceMore(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		m.add("c")
+		m.tell()
+		asked := 0
+		failing := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked++
+			w.WriteHeader(http.StatusInternalServerError)
+		})
+		for _, agent := range m.agents {
+			agent.engine = failing
+		}
+		if w := a.post(t.Context(), chatBody); w.Code != http.StatusInternalServerError || asked != 2 {
+			t.Errorf("got %d after %d engines, want 500 after two: it may be the request's fault", w.Code, asked)
+		}
+		if a.last().Outcome != outcomeEngineError {
+			t.Errorf("outcome %q", a.last().Outcome)
+		}
+	})
+}
+
+func TestRequestWaitsForAnAgentThatPauses(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		a.book.down = true
+		m.tell()
+		b.mu.Lock()
+		b.mute = true
+		b.mu.Unlock()
+		go func() {
+			time.Sleep(time.Second)
+			b.mu.Lock()
+			b.mute = false
+			b.mu.Unlock()
+			m.tell()
+		}()
+		start := time.Now()
+		w := a.post(t.Context(), chatBody)
+		if took := time.Since(start); w.Code != http.StatusOK || took < time.Second || took > 2*time.Second {
+			t.Errorf("got %d after %v, want the answer of the only engine soon after its agent is back", w.Code, took)
+		}
+		a.View.PeerDown("b", errors.New("gone"))
+		start = time.Now()
+		if w := a.post(t.Context(), chatBody); w.Code != http.StatusServiceUnavailable || time.Since(start) > time.Second {
+			t.Errorf("got %d after %v, want 503 at once for an agent that is gone", w.Code, time.Since(start))
+		}
+	})
+}
+
+func TestCutRequestsEndWithAnErrorEvent(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			startStream(w, chunkOf("one"))
+			a.Cut()
+			<-r.Context().Done()
+		})
+		w := a.post(t.Context(), chatBody)
+		if got := w.Body.String(); !strings.HasPrefix(got, chunkOf("one")) || !strings.Contains(got, "agent_stopped") {
+			t.Errorf("got %q", got)
+		}
+	})
+}

@@ -155,6 +155,9 @@ func (v *View) hearLocked(agent string, period time.Duration, now time.Time) {
 	if period > 0 {
 		a.period = period
 	}
+	if a.missed > 0 || now.Sub(a.heard) > a.period {
+		v.wakeLocked() // somebody may wait for it
+	}
 	a.heard, a.missed = now, 0
 }
 
@@ -349,6 +352,9 @@ func (v *View) candidateLocked(id engine.ID, e *engineView, now time.Time) Candi
 		c.Load.QueuedSeconds = e.seconds
 	}
 	c.Load.InFlight += e.sent
+	if a := v.agents[id.Agent()]; a != nil {
+		c.Away = !a.down && (c.State == Suspect || c.State == Unreachable)
+	}
 	return c
 }
 

@@ -116,7 +116,7 @@ func (c *agentCmd) identity(m *mesh.Config) error {
 	id, err := mesh.LoadIdentity(c.Certs, c.Name)
 	keys, keyErr := mesh.LoadGossipKeys(filepath.Join(c.Certs, mesh.GossipKeyFile))
 	if err := errors.Join(err, keyErr); err != nil {
-		return wrap("certs", err)
+		return fmt.Errorf("certs: %w (kvmesh cert --dir %s --mesh-id %s %s makes what is missing)", err, c.Certs, c.MeshID, c.Name)
 	}
 	m.Identity, m.GossipKeys = id, keys
 	return nil
@@ -151,7 +151,7 @@ func parseEngine(spec string, i int) (node.EngineConfig, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return e, fmt.Errorf("%q: %w", spec, err)
+		return e, fmt.Errorf("%q must be [NAME=]http://HOST:PORT: %w", spec, err)
 	}
 	e.URL = u
 	for _, option := range fields[1:] {

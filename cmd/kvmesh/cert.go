@@ -12,10 +12,10 @@ import (
 )
 
 type certCmd struct {
-	Dir      string        `help:"Folder for the files. The authority and the gossip key are made when they are missing." default:"certs" placeholder:"DIR"`
-	MeshID   string        `help:"Name of the mesh." default:"kvmesh" placeholder:"ID"`
+	Dir      string        `help:"Folder for the files. The authority and the gossip key are made when they are missing." default:"certs"`
+	MeshID   string        `help:"Name of the mesh." default:"kvmesh"`
 	Validity time.Duration `help:"How long the agents' certificates are valid." default:"8760h"`
-	Agents   []string      `arg:"" name:"agent" help:"Names of the agents to make certificates for." optional:""`
+	Agents   []string      `arg:"" name:"agent" help:"Names of the agents to make certificates for. A certificate that is there is replaced: that is how to renew one."`
 }
 
 // caValidity is how long a certificate authority lasts: replacing it means a new certificate for every agent.

@@ -111,7 +111,7 @@ func TestCertRefusesBadNames(t *testing.T) {
 
 func TestCertRefusesAFolderWithoutTheAuthoritysKey(t *testing.T) {
 	dir := t.TempDir()
-	if r := kvmesh(t, nil, "cert", "--dir", dir); r.code != 0 {
+	if r := kvmesh(t, nil, "cert", "--dir", dir, "a0"); r.code != 0 {
 		t.Fatal(r.errout)
 	}
 	if err := os.Remove(filepath.Join(dir, mesh.CAKeyFile)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -15,10 +16,12 @@ import (
 // cli is the whole command line. Every flag can also be given in the environment, as KVMESH_ and its name in capitals
 // with underscores.
 type cli struct {
-	Agent     agentCmd     `cmd:"" help:"Run an agent beside one or more engines."`
-	Status    statusCmd    `cmd:"" help:"Print the mesh as an agent sees it."`
-	Cert      certCmd      `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
-	Demo      demoCmd      `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
+	Agent   agentCmd         `cmd:"" help:"Run an agent beside one or more engines."`
+	Status  statusCmd        `cmd:"" help:"Print the mesh as an agent sees it."`
+	Cert    certCmd          `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
+	Demo    demoCmd          `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
+	Version kong.VersionFlag `help:"Print the version."`
+
 	Simengine simengineCmd `cmd:"" help:"Run a simulated engine: the stand-in for vLLM, SGLang or TensorRT-LLM."`
 }
 
@@ -28,6 +31,9 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	var c cli
 	var faults problems
+	if len(os.Args) == 1 {
+		os.Args = append(os.Args, "--help")
+	}
 	k := kong.Parse(&c,
 		kong.Name("kvmesh"),
 		kong.Description("Routes LLM requests to the engine that already holds their prompt in its KV cache."),
@@ -35,10 +41,20 @@ func main() {
 		kong.Configuration(faults.load),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Bind(&faults),
+		kong.Vars{"version": version()},
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err := k.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "kvmesh:", err)
 		os.Exit(1)
 	}
+}
+
+// version is the version of the module that this binary was built from, with its revision.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version + " " + info.GoVersion
 }

@@ -102,7 +102,7 @@ func TestHelpOfEverySubcommand(t *testing.T) {
 }
 
 func TestUnknownFlagsAndCommandsAreErrors(t *testing.T) {
-	for _, args := range [][]string{{"nothing"}, {"agent", "--no-such-flag"}, {"status", "--http", ":1"}, {}} {
+	for _, args := range [][]string{{"nothing"}, {"agent", "--no-such-flag"}, {"status", "--http", ":1"}, {"cert"}} {
 		if r := kvmesh(t, nil, args...); r.code == 0 || r.errout == "" {
 			t.Errorf("kvmesh %q: exit code %d, %q", args, r.code, r.errout)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 type simengineCmd struct {
-	Listen string `help:"Address to serve on." default:"127.0.0.1:8000" placeholder:"ADDR"`
+	Listen string `help:"Address to serve on." default:"127.0.0.1:8000"`
 
 	Kind         string   `help:"Software to imitate." enum:"vllm,sglang,trtllm" default:"vllm"`
 	Model        string   `help:"Name of the served model." default:"sim-model"`

@@ -15,7 +15,7 @@ import (
 )
 
 type statusCmd struct {
-	Addr      string `arg:"" help:"Address of the agent's debug server." default:"127.0.0.1:7083"`
+	Addr      string `arg:"" help:"Address of the agent's debug server; 127.0.0.1:7083 by default." default:"127.0.0.1:7083"`
 	TokenFile string `help:"File with the debug server's token, when it has one." placeholder:"FILE"`
 	JSON      bool   `name:"json" help:"Print what the agent answers instead of tables."`
 }
@@ -41,7 +41,7 @@ func (c *statusCmd) Run(ctx context.Context) error {
 func (c *statusCmd) fetch(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Addr+"/debug/mesh.json", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+strings.TrimPrefix(c.Addr, "http://")+"/debug/mesh.json", nil)
 	if err != nil {
 		return nil, err
 	}

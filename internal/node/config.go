@@ -75,6 +75,7 @@ func (c *Config) Validate() error {
 		check(e.Name != "" && len(e.Name) <= 64 && !strings.Contains(e.Name, "/"), field, "its name must have 1 to 64 bytes and no slash")
 		check(!names[e.Name], field, "is there twice")
 		check(e.URL != nil && (e.URL.Scheme == "http" || e.URL.Scheme == "https") && e.URL.Host != "", field, "its URL (%v) must be http://HOST:PORT", e.URL)
+		check(e.URL == nil || !strings.HasSuffix(strings.TrimSuffix(e.URL.Path, "/"), "/v1"), field, "its URL (%v) must not end in /v1: the agent adds the routes", e.URL)
 		check(e.CapacityTokens >= 0 && e.MaxRunning >= 0, field, "capacity and running requests must not be negative")
 		names[e.Name] = true
 	}

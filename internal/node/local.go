@@ -37,5 +37,5 @@ type ticket struct {
 
 // Finish implements forward.Booking.
 func (t ticket) Finish(o forward.Outcome) {
-	t.Booking.Finish(engineagent.Outcome{Usage: o.Usage, HasUsage: o.HasUsage, Failed: o.Failed, Whole: o.Whole})
+	t.Booking.Finish(engineagent.Outcome{Usage: o.Usage, HasUsage: o.HasUsage, Refused: o.Refused, Failed: o.Failed, Whole: o.Whole})
 }

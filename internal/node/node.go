@@ -244,10 +244,15 @@ func (n *Node) drain(ingress server) {
 	for n.serving.Load() > 0 && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 	}
-	if err != nil || n.serving.Load() > 0 {
-		n.log.Warn("drain deadline passed: streams are cut", "peer_streams", n.serving.Load())
+	if active, _ := n.ingress.Active(); err != nil || active > 0 || n.serving.Load() > 0 {
+		n.log.Warn("drain deadline passed: requests are cut", "requests", active, "peer_streams", n.serving.Load())
+		n.ingress.Cut()
+		time.Sleep(cutGrace)
 	}
 }
+
+// cutGrace is how long the clients of cut requests have to take their error event.
+const cutGrace = 200 * time.Millisecond
 
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second
@@ -258,6 +263,7 @@ func (n *Node) stop(servers []server) error {
 	if err != nil {
 		n.log.Warn("peers were not told", "err", err)
 	}
+	n.ingress.Cut()
 	var errs []error
 	for _, s := range servers {
 		errs = append(errs, s.Close())

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -146,6 +147,9 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 		for _, m := range e.Models {
 			s.Models = append(s.Models, m.Name)
 		}
+		if len(e.Models) == 0 {
+			s.State = "no model"
+		}
 		if word := flagWord(e.Load.Flags); word != "" && s.State != "unreachable" {
 			s.State = word
 		}
@@ -188,7 +192,12 @@ func (n *Node) digestAges(now time.Time) map[engine.ID]time.Duration {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := append([]string{}, n.mesh.Health()...)
+	notes := []string{}
+	for _, note := range n.mesh.Health() {
+		if !strings.HasPrefix(note, "refused") { // they are among the refusals
+			notes = append(notes, note)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		if a := n.byName[name]; !a.Ready() {
 			notes = append(notes, "engine "+name+" beside this agent is down: requests go to other engines")

@@ -57,8 +57,8 @@ type Timings struct {
 	// turns a pause of the machine into broken streams, longer keeps streams of the dead.
 	IdleTimeout time.Duration
 	// KeepAlive is the silence after which a ping is sent: two packets of about 70 B on the wire for each connection
-	// and period, none where traffic flows anyway (a heartbeat a second, say). It must be below half of IdleTimeout,
-	// or one lost ping closes a connection.
+	// and period, none where traffic flows anyway (a heartbeat a second, say). It must be at most half of
+	// IdleTimeout, or one lost ping closes a connection.
 	KeepAlive time.Duration
 	// PingTimeout bounds the wait for an old connection's answer when a second agent claims its name.
 	PingTimeout time.Duration

@@ -235,7 +235,8 @@ func (m *Mesh) spawn(f func()) bool {
 }
 
 // Close stops the mesh and waits until Run has returned; no handler is called after that. The peers are not told that
-// this agent goes for good: to them it is dead until it comes back (Leave tells them).
+// this agent goes for good: to them it is dead until it comes back (Leave tells them). While a Leave runs, Close waits
+// for it, at most its timeout.
 func (m *Mesh) Close() error {
 	m.cancel(ErrClosed)
 	if m.running.CompareAndSwap(false, true) {

@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,8 +26,9 @@ type world struct {
 	net  *MemNetwork
 	ca   *Authority
 	key  []byte
-	next byte // of the last agent's address
-	deaf bool // agents to come serve no streams
+	next byte        // of the last agent's address
+	deaf bool        // agents to come serve no streams
+	tune func(*Mesh) // changes agents to come before they run; nil: nothing
 }
 
 func newWorld(t *testing.T) *world {
@@ -137,6 +140,9 @@ func (w *world) run(c Config) *agent {
 	m, err := New(c)
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if w.tune != nil {
+		w.tune(m)
 	}
 	a.Mesh = m
 	ctx, cancel := context.WithCancel(context.Background())
@@ -408,6 +414,74 @@ func TestMessagesAndDatagramsArriveWithTheirSender(t *testing.T) {
 			t.Errorf("a got %q", got)
 		}
 	})
+}
+
+func TestPeerThatTakesNoStreamsDoesNotHoldUpBroadcasts(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b", a.QUICAddr().String()))
+		w.tune = func(m *Mesh) { m.quicConfig.MaxIncomingStreams = -1 }
+		w.run(w.config("x", a.QUICAddr().String()))
+		await(t, 5*time.Second, "connected", func() bool { return connectedTo(a, "b", "x")() })
+		for i := range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			start := time.Now()
+			err := a.BroadcastReliable(ctx, []byte("all"))
+			cancel()
+			limit := time.Second // x is tried
+			if i > 0 {
+				limit = 2 * broadcastPatience
+			}
+			if took := time.Since(start); err == nil || took > limit {
+				t.Errorf("broadcast %d: %v after %v", i, err, took)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if got := b.got(&b.messages); len(got) != i+1 {
+				t.Errorf("b got %d of %d", len(got), i+1)
+			}
+		}
+		if n := counter(t, a.reg, "kvmesh_mesh_dropped_total", "reason", "broadcast_behind"); n != 4 {
+			t.Errorf("%v counted, want 4", n)
+		}
+	})
+}
+
+func TestDatagramsOfOnePeerComeOneAtATime(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		slow := &slowHandler{}
+		b := w.run(w.config("b"))
+		w.tune = func(m *Mesh) { m.cfg.Messages = slow }
+		a := w.run(w.config("a"))
+		for range 2 {
+			if _, err := b.dial(t.Context(), a.QUICAddr(), "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.table.mu.Lock()
+		conns := slices.Clone(b.table.records["a"].conns)
+		b.table.mu.Unlock()
+		for range 5 {
+			for _, pc := range conns {
+				b.queueDatagram(pc, []byte("x"))
+			}
+		}
+		time.Sleep(time.Second)
+		if len(conns) != 2 || slow.most.Load() != 1 || slow.calls.Load() != 10 {
+			t.Errorf("%d connections, %d calls, %d at a time", len(conns), slow.calls.Load(), slow.most.Load())
+		}
+	})
+}
+
+// slowHandler counts how many of its calls run at a time.
+type slowHandler struct{ calls, now, most atomic.Int64 }
+
+func (*slowHandler) Message(string, []byte) {}
+
+func (h *slowHandler) Datagram(string, []byte) {
+	h.calls.Add(1)
+	h.most.Store(max(h.most.Load(), h.now.Add(1)))
+	time.Sleep(10 * time.Millisecond)
+	h.now.Add(-1)
 }
 
 func TestForgedMessagesAreDroppedByReason(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 )
@@ -111,39 +112,70 @@ func placeholder(peer string) *memberlist.Node {
 	return &memberlist.Node{Name: peer, Addr: net.IPv4(127, 0, 0, 1), Port: 1}
 }
 
-// broadcastWriters bounds the peers that one broadcast is being written to at a time. A write returns as soon as the
-// message is queued, so few are enough; one peer whose window is full must not hold up the others.
+// broadcastWriters bounds the peers that one broadcast is being written to at a time, since memberlist encrypts, and so
+// copies, the message for each. A write returns as soon as the message is queued, so few are enough.
 const broadcastWriters = 8
 
-// BroadcastReliable is SendReliable to every connected peer; b is signed and encoded once for all. It returns what went
-// wrong for which peers, joined, when all are done or ctx ends.
+// broadcastPatience is how long a write holds the place of another. One that takes longer waits for its peer, not for
+// this machine, and may not hold up the writes to the others.
+const broadcastPatience = 50 * time.Millisecond
+
+// BroadcastReliable is SendReliable to every connected peer; b is signed once for all. A peer to which an earlier
+// broadcast has been written for a while and still is will be skipped and counted. It returns what went wrong for which peers, joined, when all
+// are done or ctx ends; writes that are under way then go on, each bounded as in SendReliable.
 func (m *Mesh) BroadcastReliable(ctx context.Context, b []byte) error {
 	msg, err := m.seal(b)
 	if err != nil {
 		return err
 	}
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	slots := make(chan struct{}, broadcastWriters)
-	for _, pc := range m.table.connected() {
+	pcs := m.table.connected()
+	slots, results := make(chan struct{}, broadcastWriters), make(chan error, len(pcs))
+	var errs []error
+	for _, pc := range pcs {
 		select {
 		case slots <- struct{}{}:
+			m.broadcastTo(ctx, pc, msg, slots, results)
 		case <-ctx.Done():
-			wg.Wait()
 			return errors.Join(append(errs, context.Cause(ctx))...)
 		}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			if err := m.sendSealed(ctx, pc.name, msg); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
-		})
 	}
-	wg.Wait()
+	for range pcs {
+		select {
+		case err := <-results:
+			errs = append(errs, err)
+		case <-ctx.Done():
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// broadcastTo begins one write of a broadcast. It frees its slot and puts its result when it is done.
+func (m *Mesh) broadcastTo(ctx context.Context, pc *peerConn, msg []byte, slots <-chan struct{}, results chan<- error) {
+	free := sync.OnceFunc(func() { <-slots })
+	patience := time.AfterFunc(broadcastPatience, free)
+	if !m.spawn(func() {
+		err := m.writeBroadcast(ctx, pc, msg)
+		patience.Stop()
+		free()
+		results <- err
+	}) {
+		results <- ErrClosed
+	}
+}
+
+// writeBroadcast writes to one peer, unless an earlier broadcast to it does not get done: a peer that takes nothing has
+// one write at a time.
+func (m *Mesh) writeBroadcast(ctx context.Context, pc *peerConn, msg []byte) error {
+	patience := time.NewTimer(broadcastPatience)
+	defer patience.Stop()
+	select {
+	case pc.writing <- struct{}{}:
+		defer func() { <-pc.writing }()
+		return m.sendSealed(ctx, pc.name, msg)
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	m.metrics.drop("broadcast_behind")
+	return fmt.Errorf("send to %s: an earlier broadcast is still being written", pc.name)
 }

@@ -36,18 +36,20 @@ type peerConn struct {
 	number uint64 // of the dial, by its dialer; 0 where that told none
 	remote netip.AddrPort
 
+	handling  chan struct{} // the record's; set by adopt
 	streams   atomic.Int64  // open ones, of both sides
 	gossip    atomic.Int64  // open ones of memberlist, of the peer
 	datagrams chan []byte   // to send
 	draining  atomic.Bool   // no new streams; closes when there are none
 	wake      chan struct{} // capacity 1: draining became true
+	writing   chan struct{} // capacity 1: full while a broadcast is being written
 }
 
 func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt) *peerConn {
 	return &peerConn{
 		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: try.dialed(),
 		number: cmp.Or(try.number, h.dial), remote: addrPort(qc.RemoteAddr()),
-		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1),
+		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1), writing: make(chan struct{}, 1),
 	}
 }
 
@@ -230,8 +232,15 @@ func (m *Mesh) receiveDatagrams(pc *peerConn) {
 			m.metrics.drop("no_handler")
 			continue
 		}
-		m.cfg.Messages.Datagram(pc.name, b)
+		m.handleDatagram(pc, b)
 	}
+}
+
+// handleDatagram waits for its turn: a pair may have two connections for a while.
+func (m *Mesh) handleDatagram(pc *peerConn, b []byte) {
+	pc.handling <- struct{}{}
+	defer func() { <-pc.handling }()
+	m.cfg.Messages.Datagram(pc.name, b)
 }
 
 // sendDatagrams stands between callers and quic-go, whose SendDatagram waits when the path is full. It also begins the

@@ -30,6 +30,8 @@ type record struct {
 	left   bool      // this instance said that it goes
 	reason string    // why its last connection ended, for PeerDown; empty since the next
 
+	handling chan struct{} // capacity 1: full while the handler has a datagram, of whichever connection
+
 	current *peerConn   // where new streams go; nil or one of conns
 	conns   []*peerConn // all that are open, draining ones included
 	dial    *dialCall   // under way
@@ -49,7 +51,7 @@ func newTable(self string) *table { return &table{self: self, records: map[strin
 func (t *table) recordLocked(name string) *record {
 	r := t.records[name]
 	if r == nil {
-		r = &record{since: time.Now()}
+		r = &record{since: time.Now(), handling: make(chan struct{}, 1)}
 		t.records[name] = r
 	}
 	return r
@@ -70,6 +72,7 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 		stale, old = slices.Clone(r.conns), nil
 	}
 	r.conns = append(r.conns, pc)
+	pc.handling = r.handling
 	if old == nil || !old.open() || t.prefers(pc, old) {
 		r.current = pc
 	}

@@ -19,22 +19,45 @@ const seedsPerName = 3
 // seeds is how joining goes.
 type seeds struct {
 	mu  sync.Mutex
-	own map[netip.AddrPort]bool // addresses where this agent found itself
-	err map[string]error        // by seed: why the last try failed; nothing after one that worked
+	own map[netip.AddrPort]*ownMark // addresses where this agent found itself
+	err map[string]error            // by seed: why the last try failed; nothing after one that worked
 }
 
-func newSeeds() *seeds { return &seeds{own: map[netip.AddrPort]bool{}, err: map[string]error{}} }
-
-func (s *seeds) isOwn(a netip.AddrPort) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.own[a]
+// ownMark says that an address led to this agent itself. It lapses: behind an address that stands for many agents
+// another may answer the next time.
+type ownMark struct {
+	until time.Time
+	wait  backoff
 }
 
-func (s *seeds) markOwn(a netip.AddrPort) {
+const (
+	// An address where this agent found itself is left alone for half to all of ownMin RejoinIntervals, doubled up to
+	// ownMax: load balancers of packets keep a flow at its backend until it was silent for some two minutes.
+	ownMin = 4
+	ownMax = 32
+	// maxOwn bounds the addresses that are remembered so: an agent has few at a time, but names may change theirs.
+	maxOwn = 64
+)
+
+func newSeeds() *seeds { return &seeds{own: map[netip.AddrPort]*ownMark{}, err: map[string]error{}} }
+
+func (s *seeds) isOwn(a netip.AddrPort, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.own[a] = true
+	mark := s.own[a]
+	return mark != nil && now.Before(mark.until)
+}
+
+func (s *seeds) markOwn(a netip.AddrPort, now time.Time, rejoin time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own[a] == nil {
+		if len(s.own) >= maxOwn {
+			clear(s.own)
+		}
+		s.own[a] = &ownMark{wait: backoff{min: ownMin * rejoin, max: ownMax * rejoin}}
+	}
+	s.own[a].until = now.Add(s.own[a].wait.next())
 }
 
 func (s *seeds) result(seed string, err error) {
@@ -74,7 +97,7 @@ func (m *Mesh) joinAll() {
 	}
 }
 
-// joinSeeds tries all seeds side by side, and reports whether one answered or all are this agent itself.
+// joinSeeds tries all seeds side by side, and reports whether one answered, if only as this agent itself.
 func (m *Mesh) joinSeeds() bool {
 	var wg sync.WaitGroup
 	oks := make([]bool, len(m.cfg.Join))
@@ -110,7 +133,7 @@ func (m *Mesh) joinSeed(seed string) bool {
 func (m *Mesh) joinAddrs(addrs []netip.AddrPort) error {
 	var others []netip.AddrPort
 	for _, a := range addrs {
-		if a == m.self.quic || m.seeds.isOwn(a) {
+		if a == m.self.quic || m.seeds.isOwn(a, time.Now()) {
 			continue
 		}
 		if m.table.hasAddr(a) {
@@ -122,10 +145,12 @@ func (m *Mesh) joinAddrs(addrs []netip.AddrPort) error {
 	var errs []error
 	for _, a := range others[:min(len(others), seedsPerName)] {
 		err := m.joinAddr(a)
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
+		case !errors.Is(err, errSelf):
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -133,8 +158,7 @@ func (m *Mesh) joinAddrs(addrs []netip.AddrPort) error {
 func (m *Mesh) joinAddr(a netip.AddrPort) error {
 	pc, err := m.dial(m.ctx, a, "")
 	if errors.Is(err, errSelf) {
-		m.seeds.markOwn(a)
-		return nil
+		m.seeds.markOwn(a, time.Now(), m.cfg.Timings.RejoinInterval)
 	}
 	if err != nil {
 		return err

@@ -53,6 +53,7 @@ type Mesh struct {
 
 	quic       *quic.Transport
 	quicConfig *quic.Config
+	initials   bucket // connections that peers begin
 	transport  *transport
 	delegate   *delegate
 	table      *table
@@ -134,7 +135,10 @@ func (m *Mesh) open() error {
 	}
 	m.tls = newTLSConfigs(m.cfg.Identity, m.refuseProtocol)
 	m.quicConfig = quicConfig(m.cfg.Timings)
-	m.quic = &quic.Transport{Conn: quicSock, StatelessResetKey: resetKey(m.cfg.Identity)}
+	m.quic = &quic.Transport{
+		Conn: quicSock, StatelessResetKey: resetKey(m.cfg.Identity),
+		VerifySourceAddress: func(net.Addr) bool { return !m.initials.take(time.Now()) },
+	}
 	m.transport = newTransport(m, gossipSock, gossipAddr)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -618,6 +619,55 @@ func TestAgentThatReachesItselfSettles(t *testing.T) {
 		if r := a.Refusals(); len(r) > 0 || len(a.Peers()) > 0 {
 			t.Errorf("refusals %v, peers %v", r, a.Peers())
 		}
+	})
+}
+
+// behind returns a Config.ListenPacket where one address stands for another agent by turns, as a load balancer does.
+func (w *world) behind(
+	vip netip.AddrPort, target func(from netip.AddrPort) netip.AddrPort,
+) func(network, addr string) (net.PacketConn, error) {
+	return func(network, addr string) (net.PacketConn, error) {
+		sock, err := w.net.ListenPacket(network, addr)
+		return &balanced{PacketConn: sock, vip: vip, target: target}, err
+	}
+}
+
+// balanced is a socket whose packets to vip go to a target instead.
+type balanced struct {
+	net.PacketConn
+	vip    netip.AddrPort
+	target func(from netip.AddrPort) netip.AddrPort
+}
+
+func (b *balanced) WriteTo(p []byte, addr net.Addr) (int, error) {
+	if addrPort(addr) == b.vip {
+		addr = net.UDPAddrFromAddrPort(b.target(addrPort(b.LocalAddr())))
+	}
+	return b.PacketConn.WriteTo(p, addr)
+}
+
+func TestBalancedSeedThatLedToOneselfLeavesNoIsland(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		vip := netip.MustParseAddrPort("10.9.9.9:7081")
+		var astray atomic.Bool
+		astray.Store(true)
+		self := func(from netip.AddrPort) netip.AddrPort {
+			if astray.Load() {
+				return from
+			}
+			return netip.MustParseAddrPort("10.0.0.1:7081")
+		}
+		ca, cb := w.config("a", vip.String()), w.config("b", vip.String())
+		ca.ListenPacket, cb.ListenPacket = w.behind(vip, self), w.behind(vip, self)
+		a, b := w.run(ca), w.run(cb)
+		await(t, 5*time.Second, "both settle alone", func() bool { return a.Settled() && b.Settled() })
+		time.Sleep(10 * time.Second)
+		if n := len(a.Peers()) + len(b.Peers()); n > 0 {
+			t.Fatalf("%d peers, want none yet", n)
+		}
+		astray.Store(false)
+		limit := (ownMax + 2) * a.cfg.Timings.RejoinInterval
+		await(t, limit, "the two have met", func() bool { return connectedTo(a, "b")() && connectedTo(b, "a")() })
 	})
 }
 

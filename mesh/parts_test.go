@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -101,6 +102,42 @@ func TestSmallerNamesConnectionIsKept(t *testing.T) {
 	}
 }
 
+func TestBucketRefillsAtItsRate(t *testing.T) {
+	var b bucket
+	now := time.Now()
+	taken := 0
+	for range 10 * initialsPerSecond { // ten seconds, ten tries each hundredth: all at once, then one each
+		for range 10 {
+			if b.take(now) {
+				taken++
+			}
+		}
+		now = now.Add(time.Second / initialsPerSecond)
+	}
+	if want := 11*initialsPerSecond - 1; taken != want {
+		t.Errorf("%d taken, want %d", taken, want)
+	}
+}
+
+func TestConnectionsAreMadeWhileAddressesAreVerified(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.run(w.config("a"))
+		b := w.run(w.config("b"))
+		if a.quic.VerifySourceAddress(nil) {
+			t.Error("the first dialer must verify its address")
+		}
+		for range initialsPerSecond {
+			a.initials.take(time.Now())
+		}
+		if !a.quic.VerifySourceAddress(nil) {
+			t.Error("a flood need not verify its addresses")
+		}
+		if _, err := b.dial(t.Context(), a.QUICAddr(), "a"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestInboxIsBoundedInMessagesAndBytes(t *testing.T) {
 	i := newInbox()
 	for range maxInbox {
@@ -131,13 +168,38 @@ func TestMemberlistLinesBecomeRecords(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	l := slog.NewLogLogger(lineHandler{slog.NewTextHandler(&out, nil)}, slog.LevelInfo)
+	l := slog.NewLogLogger(newLineHandler(slog.NewTextHandler(&out, nil), mustMetrics(t)), slog.LevelInfo)
 	l.Printf("[WARN] memberlist: %d of 8", 3)
 	l.Print("[DEBUG] memberlist: unwanted") // by a handler of level info
 	if got := out.String(); !strings.Contains(got, `level=WARN msg="3 of 8" from=memberlist`) ||
 		strings.Contains(got, "unwanted") {
 		t.Errorf("%q", out.String())
 	}
+}
+
+func TestPacketsOfANonMemberDoNotFloodTheLog(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var out strings.Builder
+		c := w.config("a")
+		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		a := w.run(c)
+		sock, _ := w.net.ListenPacket("udp", "10.0.0.99:0")
+		t.Cleanup(func() { sock.Close() })
+		to := net.UDPAddrFromAddrPort(a.GossipAddr())
+		for i := range 100 {
+			label := fmt.Sprintf("%02d", i)
+			sock.WriteTo([]byte("no gossip"), to)
+			sock.WriteTo(append([]byte{244, 2}, label...), to)
+			sock.WriteTo([]byte{244}, to)
+			sock.WriteTo(append([]byte{244, 4}, "test and no more"...), to)
+		}
+		time.Sleep(time.Second)
+		n := counter(t, a.reg, "kvmesh_mesh_dropped_total", "reason", "bad_packet")
+		a.stop()
+		if lines := strings.Count(out.String(), "level=WARN"); lines > 4 || n < 390 {
+			t.Errorf("%d lines, %v counted:\n%s", lines, n, out.String())
+		}
+	})
 }
 
 func TestMemNetworkDelaysCutsAndBlocks(t *testing.T) {

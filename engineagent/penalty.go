@@ -12,11 +12,12 @@ type penalty struct {
 	until  time.Time // when it is to be tried as any other again
 }
 
-// The first failure costs 0.5 s, each further one in a row twice that, up to half a minute: a single one hardly matters,
-// and an engine that is broken gets two requests a minute that show whether it is mended.
+// The first failure costs 0.5 s, each further one in a row twice that, up to 5 s: a single one hardly matters, and an
+// engine that is broken gets a dozen requests a minute that show whether it is mended. More of them cost more clients a
+// second try, fewer leave a mended engine idle for longer.
 const (
 	penaltyStep = 500 * time.Millisecond
-	maxPenalty  = 30 * time.Second
+	maxPenalty  = 5 * time.Second
 )
 
 func (p *penalty) failed(now time.Time) {

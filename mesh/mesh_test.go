@@ -628,13 +628,16 @@ func (w *world) behind(
 ) func(network, addr string) (net.PacketConn, error) {
 	return func(network, addr string) (net.PacketConn, error) {
 		sock, err := w.net.ListenPacket(network, addr)
-		return &balanced{PacketConn: sock, vip: vip, target: target}, err
+		if err != nil {
+			return nil, err
+		}
+		return &balanced{memSock: sock.(*memSock), vip: vip, target: target}, nil
 	}
 }
 
 // balanced is a socket whose packets to vip go to a target instead.
 type balanced struct {
-	net.PacketConn
+	*memSock
 	vip    netip.AddrPort
 	target func(from netip.AddrPort) netip.AddrPort
 }
@@ -643,7 +646,7 @@ func (b *balanced) WriteTo(p []byte, addr net.Addr) (int, error) {
 	if addrPort(addr) == b.vip {
 		addr = net.UDPAddrFromAddrPort(b.target(addrPort(b.LocalAddr())))
 	}
-	return b.PacketConn.WriteTo(p, addr)
+	return b.memSock.WriteTo(p, addr)
 }
 
 func TestBalancedSeedThatLedToOneselfLeavesNoIsland(t *testing.T) {

@@ -226,7 +226,18 @@ func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error 
 		err = x.answer.end()
 	}
 	x.note(c.ID, end, err, asked)
+	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
+		x.forgetDigest(c)
+	}
 	return err
+}
+
+// forgetDigest drops the digest that a decision was made by, because its life of the cache is over: the engine competes as
+// empty until its new digest is here.
+func (x *exchange) forgetDigest(c *Candidate) {
+	if have, ok := x.g.Index.Have(c.ID); ok && have.Generation == c.Generation {
+		x.g.Index.Remove(c.ID)
+	}
 }
 
 func (x *exchange) ask(agent string, k *call, patience int) (ending, error) {
@@ -268,7 +279,7 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 	case isBounce:
 		result = "bounce_" + bounced.Reason
 		x.g.View.SetLoad(id, bounced.Load, now)
-		if !loadBounce(bounced.Reason) {
+		if !passingBounce(bounced.Reason) {
 			x.exclude(id)
 		}
 	case errors.Is(err, errMissed):
@@ -290,9 +301,10 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 	x.event.Attempts = append(x.event.Attempts, Attempt{id, result})
 }
 
-// loadBounce reports whether a bounce is told by the load that came with it: the engine is tried again when that changes.
-func loadBounce(reason string) bool {
-	return slices.Contains([]string{"down", "draining", "full", "queue"}, reason)
+// passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
+// or that a digest is out of date.
+func passingBounce(reason string) bool {
+	return slices.Contains([]string{"down", "draining", "full", "queue", "generation"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {

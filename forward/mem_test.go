@@ -231,6 +231,8 @@ type memBooker struct {
 	ends   []Outcome
 	alive  context.Context
 	hang   context.CancelCauseFunc
+
+	generation engine.Generation // of the cache; 0 for any
 }
 
 func (b *memBooker) booked() int {
@@ -246,9 +248,12 @@ func (b *memBooker) set(change func(*memBooker)) {
 	change(b)
 }
 
-func (b *memBooker) Admit(Admission) (Booking, engine.Load, error) {
+func (b *memBooker) Admit(ad Admission) (Booking, engine.Load, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.generation != 0 && ad.Generation != 0 && ad.Generation != b.generation {
+		return nil, b.loadLocked(), Refused("generation")
+	}
 	if b.refuse != "" {
 		return nil, b.loadLocked(), b.refuse
 	}

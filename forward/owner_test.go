@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
 func TestOwnerGivesPeersOnlyWhatClientsMayUse(t *testing.T) {
@@ -249,6 +250,20 @@ func TestCutRequestsEndWithAnErrorEvent(t *testing.T) {
 		w := a.post(t.Context(), chatBody)
 		if got := w.Body.String(); !strings.HasPrefix(got, chunkOf("one")) || !strings.Contains(got, "agent_stopped") {
 			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestOnlyEngineIsAskedAgainWhenItsCacheIsAnother(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		body := strings.Replace(chatBody, "hello", strings.Repeat("long ", 1000), 1)
+		p := keysOf(t, openai.RouteChat, body)
+		d := digestOf("b/0", 1, p.Keys...)
+		a.Index.Apply(&d)
+		b.book.set(func(b *memBooker) { b.generation = 2 })
+		if w := a.post(t.Context(), body); w.Code != http.StatusOK || w.Header().Get("X-Kvmesh-Overlap") != "0" {
+			t.Errorf("got %d with overlap %s: %v", w.Code, w.Header().Get("X-Kvmesh-Overlap"), a.last().Attempts)
 		}
 	})
 }

@@ -14,6 +14,7 @@ type metrics struct {
 	requests  *prometheus.CounterVec
 	refused   *prometheus.CounterVec
 	attempts  *prometheus.CounterVec
+	decisions *prometheus.CounterVec
 	probes    *prometheus.CounterVec
 	ttft      *prometheus.HistogramVec
 	decision  prometheus.Histogram
@@ -49,6 +50,8 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
+		decisions: counter("decisions_total", "Decisions by reason: prefix, load, cold, short, only. "+
+			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
 		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
 			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
@@ -95,6 +98,7 @@ func (m *metrics) observe(e *Event) {
 		m.ttft.WithLabelValues(model).Observe(e.TTFT.Seconds())
 	}
 	if e.Engine != "" && e.PromptBytes > 0 {
+		m.decisions.WithLabelValues(e.Reason).Inc()
 		m.decision.Observe(e.Decision.Seconds())
 		m.overlap.Observe(float64(e.OverlapTokens))
 	}

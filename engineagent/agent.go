@@ -21,8 +21,7 @@ type Agent struct {
 
 	mu        sync.Mutex // guards the following fields
 	engine    engine.Engine
-	own       map[string]string // canonical name → the engine's own
-	seq       uint64            // of the last Load
+	seq       uint64 // of the last Load
 	cordoned  bool
 	reuses    bool // false when the engine says that it keeps no prefix cache
 	reports   bool // SGLang with --enable-cache-report: usage without cached tokens means none
@@ -112,17 +111,6 @@ func (a *Agent) Engine() engine.Engine {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.engine
-}
-
-// OwnName returns the name by which the engine itself knows the model called name; name itself when that is one of its
-// own or no model of it.
-func (a *Agent) OwnName(name string) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if own, ok := a.own[name]; ok {
-		return own
-	}
-	return name
 }
 
 // Ready reports whether the engine is up and says which models it serves.

@@ -231,7 +231,7 @@ func TestPromptThatIsTooLongForTheEngineDrivesNothingOut(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := upAgent(t, func(c *Config) { c.CapacityTokens = 50_000 })
 			models := []engine.Model{{Name: "adapter"}, {Name: "m", MaxContext: tt.context}}
-			a.noteDescription(engine.KindVLLM, catalogue{models: models}, serverInfo{})
+			a.noteDescription(engine.KindVLLM, models, serverInfo{})
 			b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1})
 			b.FirstContent()
 			b.Finish(Outcome{})

@@ -27,9 +27,6 @@ type Config struct {
 	// addressed to it. "" is the whole server: ranks that cannot be addressed are one engine.
 	Rank string
 
-	// ModelNames gives models their canonical names: from any id or root that the engine lists. A model without an
-	// entry is called by the first id that the engine lists for it.
-	ModelNames map[string]string
 	// CapacityTokens is the size of the KV cache; 0 asks the engine, and assumes DefaultCapacityTokens when it does not
 	// say. Too large predicts overlap that was evicted, until evidence corrects it; too small forgets what is there.
 	CapacityTokens int64

@@ -22,14 +22,3 @@ func TestEveryFaultOfAConfigIsReported(t *testing.T) {
 		}
 	}
 }
-
-func TestEnginesOwnNameIsFound(t *testing.T) {
-	a := upAgent(t, nil)
-	cards, _ := parseModels([]byte(vllmModels))
-	a.noteDescription("", newCatalogue(cards, map[string]string{"Qwen/Qwen3-32B": "qwen3"}), serverInfo{})
-	for name, want := range map[string]string{"qwen3": "qwen", "default": "default", "other": "other"} {
-		if got := a.OwnName(name); got != want {
-			t.Errorf("own name of %q is %q, want %q", name, got, want)
-		}
-	}
-}

@@ -181,7 +181,7 @@ func TestSGLangWithCacheReportMeansZeroWhenItSaysNothing(t *testing.T) {
 	for _, reports := range []bool{false, true} {
 		c := newClock()
 		a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
-		a.noteDescription(engine.KindSGLang, catalogue{}, serverInfo{CacheReport: reports})
+		a.noteDescription(engine.KindSGLang, nil, serverInfo{CacheReport: reports})
 		for range 2 {
 			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, openai.Usage{PromptTokens: 20000})
 		}

@@ -49,23 +49,16 @@ func (c card) root() string {
 	return "root:" + c.Root
 }
 
-// catalogue is what an engine serves, and what it wants to be asked for.
-type catalogue struct {
-	models []engine.Model
-	own    map[string]string // canonical name → the engine's first name for it, where the two differ
-}
-
-// newCatalogue makes models of cards. Cards of one root are one model, called as names says for any of its ids or its
-// root, otherwise like the first id.
-func newCatalogue(cards []card, names map[string]string) catalogue {
-	c := catalogue{own: make(map[string]string)}
+// modelsOf makes models of cards. Cards of one root are one model, called like the first id; the others are aliases.
+func modelsOf(cards []card) []engine.Model {
+	var models []engine.Model
 	for _, group := range groupCards(cards) {
-		if len(c.models) == maxModels {
+		if len(models) == maxModels {
 			break
 		}
-		c.add(group, canonicalName(group, names))
+		models = append(models, modelOf(group))
 	}
-	return c
+	return models
 }
 
 // groupCards gathers the cards of each root, in the order of the first of each.
@@ -84,33 +77,13 @@ func groupCards(cards []card) [][]card {
 	return groups
 }
 
-func canonicalName(group []card, names map[string]string) string {
-	for _, c := range group {
-		if n := names[c.ID]; usableName(n) {
-			return n
-		}
-	}
-	if n := names[group[0].Root]; group[0].Parent == nil && usableName(n) {
-		return n
-	}
-	return group[0].ID
-}
-
-// add appends the model of a group. Two groups that were given one canonical name are one model.
-func (c *catalogue) add(group []card, name string) {
-	i := slices.IndexFunc(c.models, func(m engine.Model) bool { return m.Name == name })
-	if i < 0 {
-		i = len(c.models)
-		c.models = append(c.models, engine.Model{Name: name})
-		if !slices.ContainsFunc(group, func(k card) bool { return k.ID == name }) {
-			c.own[name] = group[0].ID
-		}
-	}
-	m := &c.models[i]
+func modelOf(group []card) engine.Model {
+	m := engine.Model{Name: group[0].ID}
 	for _, k := range group {
 		m.MaxContext = max(m.MaxContext, clampInt(k.MaxModelLen, maxContext))
 		if !m.Answers(k.ID) && len(m.Aliases) < maxAliases {
 			m.Aliases = append(m.Aliases, k.ID)
 		}
 	}
+	return m
 }

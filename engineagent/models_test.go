@@ -17,36 +17,17 @@ const vllmModels = `{"object":"list","data":[
 func TestModelsAreGroupedByRoot(t *testing.T) {
 	tests := []struct {
 		name, body string
-		names      map[string]string
 		want       []engine.Model
-		own        map[string]string
 	}{
-		{"first id is canonical, adapters stand alone", vllmModels, nil, []engine.Model{
+		{"first id is canonical, adapters stand alone", vllmModels, []engine.Model{
 			{Name: "qwen", Aliases: []string{"default"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
-		}, map[string]string{}},
-		{"an alias made canonical", vllmModels, map[string]string{"default": "default"}, []engine.Model{
-			{Name: "default", Aliases: []string{"qwen"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
-		}, map[string]string{}},
-		{"a name that the engine does not know", vllmModels, map[string]string{"Qwen/Qwen3-32B": "qwen3"}, []engine.Model{
-			{Name: "qwen3", Aliases: []string{"qwen", "default"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
-		}, map[string]string{"qwen3": "qwen"}},
+		}},
+		{"ids only", `{"data":[{"id":"a"},{"id":"b"},{"id":""}]}`, []engine.Model{{Name: "a"}, {Name: "b"}}},
 		{
-			"ids only", `{"data":[{"id":"a"},{"id":"b"},{"id":""}]}`, nil,
-			[]engine.Model{{Name: "a"}, {Name: "b"}},
-			map[string]string{},
-		},
-		{
-			"two roots of one name", `{"data":[{"id":"a"},{"id":"b"}]}`,
-			map[string]string{"a": "m", "b": "m"},
-			[]engine.Model{{Name: "m", Aliases: []string{"a", "b"}}},
-			map[string]string{"m": "a"},
-		},
-		{
-			"context out of range", `{"data":[{"id":"a","max_model_len":-5},{"id":"b","max_model_len":1e30}]}`, nil,
+			"context out of range", `{"data":[{"id":"a","max_model_len":-5},{"id":"b","max_model_len":1e30}]}`,
 			[]engine.Model{{Name: "a"}, {Name: "b", MaxContext: 1 << 30}},
-			map[string]string{},
 		},
-		{"none", `{"data":null}`, nil, nil, map[string]string{}},
+		{"none", `{"data":null}`, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -54,12 +35,8 @@ func TestModelsAreGroupedByRoot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := newCatalogue(cards, tt.names)
-			if diff := cmp.Diff(tt.want, got.models); diff != "" {
+			if diff := cmp.Diff(tt.want, modelsOf(cards)); diff != "" {
 				t.Errorf("models differ (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.own, got.own); diff != "" {
-				t.Errorf("own names differ (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -104,7 +81,7 @@ func FuzzParseModels(f *testing.F) {
 		if err != nil {
 			return
 		}
-		e := engine.Engine{ID: "a/e", Models: newCatalogue(cards, nil).models}
+		e := engine.Engine{ID: "a/e", Models: modelsOf(cards)}
 		if _, _, err := engine.ParseEngine(engine.AppendEngine(nil, &e), "a"); err != nil {
 			t.Errorf("models that cannot be announced: %v", err)
 		}

@@ -108,17 +108,17 @@ func (a *Agent) factsLocked(r *reading, kind engine.Kind) {
 }
 
 // noteDescription takes what the engine's other routes say.
-func (a *Agent) noteDescription(kind engine.Kind, c catalogue, info serverInfo) {
+func (a *Agent) noteDescription(kind engine.Kind, models []engine.Model, info serverInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.engine
-	e.Models = c.models
+	e.Models = models
 	e.Kind = cmp.Or(kind, e.Kind, engine.KindOther)
 	// Only what no reading has said yet: a reading knows all ranks, server_info one.
 	e.BlockTokens = cmp.Or(e.BlockTokens, clampInt(info.PageSize, maxBlockTokens))
 	e.CapacityTokens = cmp.Or(e.CapacityTokens, int64(min(max(info.MaxTokens, 0), maxCapacityTokens)))
 	e.MaxRunning = cmp.Or(e.MaxRunning, clampInt(info.MaxRunning, maxMaxRunning))
-	a.own, a.reports = c.own, info.CacheReport
+	a.reports = info.CacheReport
 	a.reuses = a.reuses && !info.NoRadixCache
 	a.describeLocked(e)
 }

@@ -64,7 +64,7 @@ func (p *poller) ask(ctx context.Context, now time.Time) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	p.a.noteDescription(kind, newCatalogue(cards, p.a.cfg.ModelNames), info)
+	p.a.noteDescription(kind, modelsOf(cards), info)
 	if len(cards) > 0 {
 		p.describe = now.Add(describePeriod)
 	}

@@ -11,17 +11,16 @@ import (
 const (
 	failingFor   = 5 * time.Second    // dials fail for so long before it is worth a note: agents do restart
 	strangerFor  = 10 * time.Second   // a connected peer is no member for so long
-	refusalFor   = 2 * time.Minute    // a refusal stays a note for so long
 	expiresSoon  = 7 * 24 * time.Hour // before the certificate ends
 	slowToGossip = 3                  // memberlist's health score (0 to 8) from which this agent is too slow
 )
 
-// Health returns what an operator should look at, each in a sentence; empty means that all is well.
+// Health returns what an operator should look at, each in a sentence; empty means that all is well. Refusals are listed by
+// Refusals.
 func (m *Mesh) Health() []string {
 	now := time.Now()
 	notes := m.table.health(now)
 	notes = append(notes, m.seedNotes()...)
-	notes = append(notes, m.refusalNotes(now)...)
 	if left := m.cfg.Identity.Expires().Sub(now); left < expiresSoon {
 		notes = append(notes, fmt.Sprintf("the certificate of this agent ends in %v", left.Round(time.Minute)))
 	}
@@ -62,17 +61,6 @@ func (m *Mesh) seedNotes() []string {
 	for _, seed := range slices.Sorted(maps.Keys(m.seeds.err)) {
 		why := strings.ReplaceAll(m.seeds.err[seed].Error(), "\n", "; ")
 		notes = append(notes, fmt.Sprintf("seed %s does not answer: %s", seed, why))
-	}
-	return notes
-}
-
-// refusalNotes returns the recent refusals, each once.
-func (m *Mesh) refusalNotes(now time.Time) []string {
-	var notes []string
-	for _, r := range m.Refusals() {
-		if s := r.String(); now.Sub(r.Time) < refusalFor && !slices.Contains(notes, s) {
-			notes = append(notes, s)
-		}
 	}
 	return notes
 }

@@ -4,7 +4,6 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -192,12 +191,7 @@ func (n *Node) digestAges(now time.Time) map[engine.ID]time.Duration {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := []string{}
-	for _, note := range n.mesh.Health() {
-		if !strings.HasPrefix(note, "refused") { // they are among the refusals
-			notes = append(notes, note)
-		}
-	}
+	notes := append([]string{}, n.mesh.Health()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		if a := n.byName[name]; !a.Ready() {
 			notes = append(notes, "engine "+name+" beside this agent is down: requests go to other engines")

@@ -83,20 +83,28 @@ func TestOnePauseIsOneMiss(t *testing.T) {
 	}
 }
 
-func TestBouncesAreReadWhileABodyIsWritten(t *testing.T) {
-	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
-		a.book.refuse, b.book.refuse = "draining", "full"
-		body := strings.Replace(chatBody, "hello", strings.Repeat("x", earlyBody-200), 1)
-		a.post(t.Context(), body)
-		for _, attempt := range a.last().Attempts {
-			if attempt.Engine == "b/0" && attempt.Result != "bounce_full" {
-				t.Errorf("a bounce was taken for %q", attempt.Result)
-			}
+// bouncingPeer has answered and stopped reading before it is asked.
+type bouncingPeer struct{ Peers }
+
+func (bouncingPeer) RTT(string) time.Duration { return 0 }
+
+func (bouncingPeer) OpenRequest(context.Context, string) (Stream, error) {
+	here, there := memStreams()
+	frames := newFrameWriter(there)
+	err := errors.Join(frames.write(frameBounce, appendVerdict(verdict{Reason: "full"})), frames.flush(), there.Close())
+	return here, err
+}
+
+func TestBounceIsReadAlthoughTheBodyCannotBeWritten(t *testing.T) {
+	for _, size := range []int{100, earlyBody, earlyBody + 1} {
+		c := exampleCall()
+		c.BodySize = size
+		to := newAnswer(discardWriter{http.Header{}}, 0, false)
+		_, err := askPeer(t.Context(), bouncingPeer{}, "b", c, make([]byte, size), 1, to)
+		if refused, ok := errors.AsType[*bounce](err); !ok || refused.Reason != "full" {
+			t.Errorf("body of %d bytes: got %v, want the bounce", size, err)
 		}
-		if s := a.View.StateOf("b", time.Now()); s != Fresh {
-			t.Errorf("b is %v after it answered", s)
-		}
-	})
+	}
 }
 
 func TestPreambleOfAnyLengthIsPassedOn(t *testing.T) {

@@ -21,20 +21,22 @@ const anything = "..."
 // layers says which packages of this module each package may import. A package without a line here fails the test:
 // placing it is a decision. A line that ends in "/..." is for every package below it. Tests may import what they like.
 var layers = map[string][]string{
-	"internal/engine":     {},
-	"cachestate":          {"internal/engine"},
-	"mesh":                {},
-	"forward":             {"cachestate", "internal/engine", "internal/openai"},
-	"engineagent":         {"cachestate", "internal/engine", "internal/openai"},
-	"internal/openai":     {},
-	"internal/workload":   {},
-	"internal/simengine":  {},
-	"internal/simulate":   {"cachestate", "forward", "internal/engine", "internal/workload"},
-	"internal/node":       {"cachestate", "engineagent", "forward", "internal/engine", "internal/openai", "mesh"},
-	"internal/simcluster": {anything},
-	"internal/lint":       {},
-	"cmd/kvmesh":          {anything},
-	"deploy/checks/...":   {anything},
+	"internal/engine":      {},
+	"cachestate":           {"internal/engine"},
+	"mesh":                 {},
+	"forward":              {"cachestate", "internal/engine", "internal/openai"},
+	"engineagent":          {"cachestate", "engineagent/kvevents", "internal/engine", "internal/openai"},
+	"engineagent/kvevents": {"cachestate", "internal/engine", "internal/zmtp"},
+	"internal/zmtp":        {},
+	"internal/openai":      {},
+	"internal/workload":    {},
+	"internal/simengine":   {},
+	"internal/simulate":    {"cachestate", "forward", "internal/engine", "internal/workload"},
+	"internal/node":        {"cachestate", "engineagent", "forward", "internal/engine", "internal/openai", "mesh"},
+	"internal/simcluster":  {anything},
+	"internal/lint":        {},
+	"cmd/kvmesh":           {anything},
+	"deploy/checks/...":    {anything},
 }
 
 // goPackage is what `go list` says about one package. Imports leaves out what only tests import.

@@ -25,6 +25,8 @@ type hasher struct {
 	count  int64  // content bytes after the root
 	next   int64  // Invariant: the first boundary above count
 	buf    [9]byte
+	role   [10]byte // of the message under way, cut off
+	named  int      // bytes of it
 }
 
 func newHasher(p *Prompt) *hasher {
@@ -37,6 +39,7 @@ func (h *hasher) reset(seed uint64) {
 	h.digest.ResetWithSeed(seed)
 	h.inRoot, h.field, h.length, h.count, h.next = true, 0, 0, 0, nextBoundary(0)
 	h.prompt.Keys, h.prompt.Offsets = h.prompt.Keys[:0], h.prompt.Offsets[:0]
+	h.prompt.Sure, h.prompt.Turn = MaxKeys, TurnUser
 }
 
 // step takes one pair of the walk.
@@ -85,13 +88,34 @@ func (h *hasher) open(tag byte) {
 
 func (h *hasher) close(tag byte) {
 	h.open(tag &^ CloseField)
+	if h.field == RoleField && h.length > 0 {
+		h.enter(string(h.role[:h.named]))
+	}
 	h.buf[0] = tag
 	binary.LittleEndian.PutUint64(h.buf[1:], h.length)
 	h.write(h.buf[:])
 	h.field = 0
 }
 
+// enter notes whose message begins.
+func (h *hasher) enter(role string) {
+	p := h.prompt
+	p.Turn = TurnUser
+	switch role {
+	case "assistant":
+		p.Sure = min(p.Sure, len(p.Keys))
+	case "tool":
+		p.Turn = TurnTools
+	}
+}
+
 func (h *hasher) content(piece []byte) {
+	if h.field == RoleField {
+		if h.length == 0 {
+			h.named = 0
+		}
+		h.named += copy(h.role[h.named:], piece)
+	}
 	h.length += uint64(len(piece))
 	if h.inRoot {
 		h.write(piece)

@@ -10,9 +10,27 @@ type Prompt struct {
 	Offsets []uint32
 	// Bytes counts the content after the root, also what lies beyond the last key.
 	Bytes int64
+	// Sure is how many of the keys lie before the first message that a model wrote. Templates may render such a message,
+	// and what follows it, in another way once the conversation has gone on. At most len(Keys).
+	Sure int
+	// Turn is what the prompt's last message is.
+	Turn Turn
 
 	hasher *hasher // scratch of Scheme.Prompt, kept so that filling a Prompt again allocates nothing
 }
+
+// Turn is a kind of turn: templates treat the messages before them differently.
+type Turn uint8
+
+// The kinds of turn.
+const (
+	TurnUser  Turn = iota // a message of a user, or a plain prompt
+	TurnTools             // the result of a tool: the model goes on with what it was doing
+	numTurns
+)
+
+// Valid reports whether t is one of the kinds.
+func (t Turn) Valid() bool { return t < numTurns }
 
 // TotalTokens estimates the prompt's length in tokens at the given content bytes per token.
 func (p *Prompt) TotalTokens(bytesPerToken float64) int {

@@ -28,6 +28,8 @@ const (
 	EndRoot    byte = 0x01 // the end of the root: what must be equal for anything to be shared
 	EndMessage byte = 0x02 // the end of a message
 	CloseField byte = 0x80
+	// RoleField holds who wrote the message that begins with it: "assistant" for a model, "tool" for a tool.
+	RoleField byte = 0x30
 )
 
 // MaxKeys is how many keys a prompt has at most. The byte boundaries take 752 of them at 4 MiB; the rest is for the
@@ -43,6 +45,7 @@ func (s Scheme) Prompt(walk iter.Seq2[byte, []byte], p *Prompt) {
 	h.reset(s.Seed)
 	walk(h.yield)
 	p.Bytes = h.count
+	p.Sure = min(p.Sure, len(p.Keys))
 }
 
 // boundaries is the schedule of keys inside content: up to a number of bytes after the root, one at every multiple of

@@ -1,0 +1,121 @@
+package cachestate
+
+// Estimate is what a Blocks expects an engine to find of a prompt.
+type Estimate struct {
+	Keys     int     // leading keys that are known and resident in some tier
+	Tokens   int     // tokens that the engine need not compute
+	Weighted float64 // the same, each token with the weight of its tier
+	Prompt   int     // length of the prompt in tokens; 0 when it was not rendered before
+
+	answer answer // what the estimate assumes of an answer that the prompt repeats
+}
+
+// answer is the part of an estimate that rests on habits: the prompt goes on where one ended that had an answer.
+type answer struct {
+	turn   Turn
+	from   int // where the answer begins, in tokens
+	output int // its length
+}
+
+// Estimate returns what the engine would find of a prompt now.
+func (b *Blocks) Estimate(p *Prompt) Estimate {
+	r, out := &b.renderings, Estimate{}
+	if b.block == 0 {
+		return out
+	}
+	var last, known *rendering
+	for _, k := range p.Keys {
+		e := r.get(k)
+		if e == nil {
+			break
+		}
+		known = e
+		if e.shown == 0 {
+			break
+		}
+		last = e
+		out.Keys++
+	}
+	if known != nil && known.key == p.Keys[len(p.Keys)-1] && int64(p.Offsets[len(p.Keys)-1]) == p.Bytes {
+		out.Prompt = int(known.tokens)
+	}
+	if last == nil {
+		return out
+	}
+	end := last.node
+	if last.output > 0 && out.Keys < len(p.Keys) {
+		out.answer = answer{last.turn, int(last.tokens), int(last.output)}
+		end = b.along(end, int(last.tokens)+int(r.habits.repeat[last.turn]*float64(last.output)+0.5))
+	}
+	b.measure(&out, end)
+	return out
+}
+
+// along returns the node to which the youngest path from n on is held, at most to a position in tokens.
+func (b *Blocks) along(n int32, position int) int32 {
+	nodes := b.tree.nodes
+	for int(nodes[n].depth+1)*b.block <= position {
+		c := nodes[n].child
+		if c == noNode || nodes[c].linked == 0 {
+			break
+		}
+		n = c
+	}
+	return n
+}
+
+// measure fills in the tokens of a hit that ends at a node or above, tier by tier.
+func (b *Blocks) measure(out *Estimate, end int32) {
+	most := int(b.tree.nodes[end].depth) * b.block
+	if out.Prompt > 0 { // the last token is computed again
+		most = min(most, (out.Prompt-1)/b.block*b.block)
+	}
+	for t := range numTiers {
+		if b.layout.tiers[t] == 0 {
+			continue
+		}
+		tokens := min(int(b.tree.nodes[b.hit(end, b.layout.tiers[t])].depth)*b.block, most)
+		if tokens > out.Tokens {
+			out.Weighted += float64(tokens-out.Tokens) * t.Weight()
+			out.Tokens = tokens
+		}
+	}
+}
+
+// Observe takes how many tokens the engine found of the prompt that an estimate was made for.
+func (b *Blocks) Observe(e Estimate, cached int) {
+	if e.answer.output > 0 {
+		share := float64(cached+b.block/2-e.answer.from) / float64(e.answer.output)
+		b.renderings.habits.repeated(e.answer.turn, share)
+	}
+}
+
+// Answered says how many tokens of answer followed a prompt, by its last key. A prompt that goes on from there repeats
+// them, more or less.
+func (b *Blocks) Answered(last Key, output int) {
+	if e := b.renderings.get(last); e != nil {
+		e.output = int32(min(max(output, 0), maxAnswer))
+	}
+}
+
+// maxAnswer bounds the length of an answer, which an engine says.
+const maxAnswer = 1 << 24
+
+// Unmapped returns how many tokens of a prompt lie behind the last key whose rendering is known, by their share of its
+// bytes; all when none is.
+func (b *Blocks) Unmapped(p *Prompt, bytesPerToken float64) int {
+	known := int64(0)
+	for i, k := range p.Keys {
+		if b.renderings.get(k) == nil {
+			break
+		}
+		known = int64(p.Offsets[i])
+	}
+	return int(tokensAt(p.Bytes-known, bytesPerToken))
+}
+
+// Known reports whether the rendering of a key is known.
+func (b *Blocks) Known(k Key) bool { return b.renderings.get(k) != nil }
+
+// Unstable reports whether prompts with equal keys are rendered so differently that residency is of no use.
+func (b *Blocks) Unstable() bool { return b.renderings.habits.unstable() }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -77,7 +76,7 @@ func (m *testMesh) addAgent(name string) error {
 	a := &agent{name: name}
 	for _, addr := range []*string{&a.http, &a.quic, &a.debug, &a.engineAddr} {
 		var err error
-		if *addr, err = freeAddr(m.ctx); err != nil {
+		if *addr, err = m.h.ports.addr(m.ctx); err != nil {
 			return err
 		}
 	}
@@ -93,7 +92,7 @@ func (m *testMesh) startEngine(a *agent, flags []string) (err error) {
 
 // writeConfig writes the agent's config file. Gossip packets go to a free port of its own.
 func (m *testMesh) writeConfig(a *agent) error {
-	gossip, err := freeAddr(m.ctx)
+	gossip, err := m.h.ports.addr(m.ctx)
 	if err != nil {
 		return err
 	}
@@ -118,21 +117,72 @@ func (m *testMesh) startAgent(a *agent) (err error) {
 	return err
 }
 
-// awaitWhole waits until every agent knows every engine and its load.
+// awaitWhole waits until every agent knows every engine and its load. It does not wait for a process that has ended.
 func (m *testMesh) awaitWhole() error {
-	return await(m.ctx, 20*time.Second, "every agent to know every engine", func() bool {
-		return !slices.ContainsFunc(m.agents, func(a *agent) bool { return !m.whole(a) })
+	var lacking []string
+	err := await(m.ctx, 20*time.Second, "every agent to know every engine", func() bool {
+		lacking = m.lacking()
+		return len(lacking) == 0 || len(m.ended()) > 0
 	})
+	missing := append(m.ended(), lacking...)
+	if err == nil && len(missing) > 0 {
+		err = errors.New("the mesh cannot become whole")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, strings.Join(missing, "; "))
+	}
+	return nil
 }
 
-func (m *testMesh) whole(a *agent) bool {
-	s, err := meshStatus(m.ctx, a)
-	if err != nil || !s.Ready || len(s.Engines) != len(m.agents) {
-		return false
+// ended names the processes that have ended, each with the end of its log.
+func (m *testMesh) ended() []string {
+	var out []string
+	for _, a := range m.agents {
+		for _, p := range []*process{a.engine, a.proc} {
+			if words, ended := p.ended(); ended {
+				out = append(out, fmt.Sprintf("%s has ended, its log with %q", p.name, words))
+			}
+		}
 	}
-	return !slices.ContainsFunc(s.Engines, func(e engineStatus) bool {
-		return e.LoadAge < 0 || len(e.Models) == 0 || (e.State != "own" && e.State != "fresh")
-	})
+	return out
+}
+
+// lacking says what each agent does not know yet; nothing when the mesh is whole.
+func (m *testMesh) lacking() []string {
+	var out []string
+	for _, a := range m.agents {
+		s, err := meshStatus(m.ctx, a)
+		if err != nil {
+			out = append(out, fmt.Sprintf("agent %s does not answer: %v", a.name, err))
+			continue
+		}
+		if lacks := m.lacksOf(s); len(lacks) > 0 {
+			out = append(out, fmt.Sprintf("agent %s: %s", a.name, strings.Join(lacks, ", ")))
+		}
+	}
+	return out
+}
+
+// lacksOf says what is missing in an agent's picture of the mesh.
+func (m *testMesh) lacksOf(s statusPage) []string {
+	var out []string
+	if !s.Ready {
+		out = append(out, "is not ready")
+	}
+	for _, other := range m.agents {
+		id := other.engineID()
+		e, known := s.engine(id)
+		switch {
+		case !known:
+			out = append(out, "does not know "+id)
+		case e.LoadAge < 0 || len(e.Models) == 0 || (e.State != "own" && e.State != "fresh"):
+			out = append(out, fmt.Sprintf("sees %s as %q, of models %v, its load %.1f s old", id, e.State, e.Models, e.LoadAge))
+		}
+	}
+	if len(s.Engines) > len(m.agents) {
+		out = append(out, fmt.Sprintf("knows %d engines of %d", len(s.Engines), len(m.agents)))
+	}
+	return out
 }
 
 // close ends the processes of this mesh.

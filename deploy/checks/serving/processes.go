@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,7 @@ type harness struct {
 	dir     string // logs and files of this run; kept when something failed
 	short   bool
 	figures *figures
+	ports   *ports
 }
 
 func newHarness(short bool) (*harness, error) {
@@ -30,7 +30,7 @@ func newHarness(short bool) (*harness, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &harness{root: root, bin: filepath.Join(root, "bin", "kvmesh"), short: short, figures: newFigures(os.Stdout)}
+	h := &harness{root: root, bin: filepath.Join(root, "bin", "kvmesh"), short: short, figures: newFigures(os.Stdout), ports: newPorts()}
 	for _, file := range []string{h.bin, filepath.Join(root, "go.mod")} {
 		if _, err := os.Stat(file); err != nil {
 			return nil, fmt.Errorf("run this through deploy/checks/serve: %w", err)
@@ -109,6 +109,20 @@ func (p *process) kill() {
 	<-p.done
 }
 
+// ended reports whether the process has ended, and how its log ends.
+func (p *process) ended() (lastWords string, ended bool) {
+	select {
+	case <-p.done:
+	default:
+		return "", false
+	}
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error(), true
+	}
+	return tail(string(log), 300), true
+}
+
 // command is a tool that runs to its end.
 type command struct {
 	dir  string
@@ -156,24 +170,6 @@ func (b *sharedBuffer) Write(p []byte) (int, error) {
 func tail(s string, n int) string {
 	s = strings.TrimSpace(s)
 	return strings.ReplaceAll(s[max(0, len(s)-n):], "\n", " | ")
-}
-
-// freeAddr returns an address on loopback that nothing listens on at this moment, neither TCP nor UDP.
-func freeAddr(ctx context.Context) (string, error) {
-	var listen net.ListenConfig
-	for range 100 {
-		l, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", err
-		}
-		addr := l.Addr().String()
-		u, err := listen.ListenPacket(ctx, "udp", addr)
-		_ = l.Close()
-		if err == nil {
-			return addr, u.Close()
-		}
-	}
-	return "", errors.New("find a free port on loopback: 100 tries failed")
 }
 
 // await calls ok every period until it is true.

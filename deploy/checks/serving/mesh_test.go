@@ -1,0 +1,67 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestMeshSaysWhatAgentsLack(t *testing.T) {
+	tests := []struct {
+		name, page string
+		want       string // empty when the agent lacks nothing
+	}{
+		{"whole", `{"ready":true,"engines":[{"engine":"a/sim","state":"own","models":["m"],"load_age_s":0.2}]}`, ""},
+		{"not ready", `{"engines":[{"engine":"a/sim","state":"fresh","models":["m"]}]}`, "agent a: is not ready"},
+		{"nothing known", `{"ready":true}`, "agent a: does not know a/sim"},
+		{
+			"no load", `{"ready":true,"engines":[{"engine":"a/sim","state":"fresh","models":["m"],"load_age_s":-1}]}`,
+			`agent a: sees a/sim as "fresh", of models [m], its load -1.0 s old`,
+		},
+		{
+			"down", `{"engines":[{"engine":"a/sim","state":"down","models":["m"]}]}`,
+			`agent a: is not ready, sees a/sim as "down", of models [m], its load 0.0 s old`,
+		},
+		{
+			"too many", `{"ready":true,"engines":[{"engine":"a/sim","state":"own","models":["m"]},{"engine":"x/sim"}]}`,
+			"agent a: knows 2 engines of 1",
+		},
+		{"no page", `{`, "agent a does not answer: read http://"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(tt.page)) }))
+			defer s.Close()
+			m := &testMesh{ctx: t.Context(), agents: []*agent{{name: "a", debug: s.Listener.Addr().String()}}}
+			got := strings.Join(m.lacking(), "; ")
+			if (tt.want == "") != (got == "") || !strings.HasPrefix(got, tt.want) {
+				t.Errorf("lacking = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMeshDoesNotWaitForWhatHasEnded(t *testing.T) {
+	h := &harness{bin: "sh", ports: newPorts()}
+	m := &testMesh{h: h, ctx: t.Context()}
+	if err := m.addAgent("a"); err != nil {
+		t.Fatal(err)
+	}
+	a := m.agents[0]
+	for _, p := range []struct {
+		process **process
+		name    string
+		script  string
+	}{{&a.engine, "engine-a", "sleep 60"}, {&a.proc, "agent-a", "echo address already in use >&2; exit 1"}} {
+		var err error
+		if *p.process, err = h.start(t.Context(), t.TempDir(), p.name, "-c", p.script); err != nil {
+			t.Fatal(err)
+		}
+		defer (*p.process).kill()
+	}
+	err := m.awaitWhole()
+	if want := `agent-a has ended, its log with "address already in use"`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("awaitWhole = %v, want %s", err, want)
+	}
+}

@@ -8,11 +8,13 @@ package cachestate
 type Blocks struct {
 	tree     blockTree
 	layout   layout
-	block    int            // tokens in a block of the tree; 0 until known
-	copies   map[copyOf]int // physical copies beyond the first
+	block    int                 // tokens in a block of the tree; 0 until known
+	copies   map[copyOf]int      // physical copies beyond the first
 	pending  map[rankHash]uint64 // places of blocks that were named by a hash which is not known yet
 	stack    []int32
 	maxNodes int
+
+	showsExtras bool // the last stored event's form does
 
 	renderings renderings
 	stats      BlockStats
@@ -108,6 +110,7 @@ func (b *Blocks) stored(rank int, e *BlockEvent) {
 		b.stats.Odd++
 		return
 	}
+	b.showsExtras = e.ShowsExtras
 	b.describe(e)
 	if len(e.Tokens) != len(e.Hashes)*e.BlockTokens { // a sparse group leaves blocks out
 		b.storedByHash(rank, e)

@@ -119,3 +119,18 @@ func (b *Blocks) Known(k Key) bool { return b.renderings.get(k) != nil }
 
 // Unstable reports whether prompts with equal keys are rendered so differently that residency is of no use.
 func (b *Blocks) Unstable() bool { return b.renderings.habits.unstable() }
+
+// Each tells every key that is resident in a tier, as NewBlocks's changed would.
+func (b *Blocks) Each(tell func(t Tier, k Key, resident bool)) {
+	for k, i := range b.renderings.keys {
+		for t := range numTiers {
+			if b.renderings.list[i].shown>>t&1 == 1 {
+				tell(t, k, true)
+			}
+		}
+	}
+}
+
+// ShowsExtras reports whether the engine's events name salts and adapters, so that prompts that have them can be told
+// from others.
+func (b *Blocks) ShowsExtras() bool { return b.showsExtras }

@@ -36,9 +36,9 @@ type layout struct {
 	places []place
 	levels []level
 	groups []group
-	sparse []int // groups of sliding windows and mamba
+	sparse []int            // groups of sliding windows and mamba
 	tiers  [numTiers]uint32 // levels of each tier
-	other  bool // a group is of an unknown kind
+	other  bool             // a group is of an unknown kind
 
 	levelsOf []uint32 // by place: the level of its own tier
 }

@@ -11,6 +11,7 @@ import (
 // call is one HTTP request for generation: its prompts, and a job for each choice of each.
 type call struct {
 	params
+	life    *life
 	id      string // without the prefix of its route
 	created int64
 	prompts [][]Token
@@ -41,6 +42,7 @@ func (e *Engine) newCall(r *http.Request, s callSpec) (*call, error) {
 		return nil, err
 	}
 	c := &call{params: s.params, prompts: s.prompts, parser: s.parser, echo: s.echo, created: time.Now().Unix()}
+	c.life = e.life.Load()
 	c.notify = make(chan struct{}, 1)
 	c.wantOutput, c.nullIDs = s.ReturnTokenIDs && e.cfg.TokenIDs, e.cfg.TokenIDs && e.cfg.Kind == KindVLLM
 	c.wantPrompt = c.wantOutput
@@ -107,14 +109,19 @@ func (e *Engine) newJob(c *call, prompt []Token, spec answerSpec) *job {
 	answer, thinking, stopped := e.words.answer(prompt, spec)
 	j := &job{prompt: len(prompt), stopped: stopped, thinking: thinking, notify: c.notify}
 	j.readsKV = c.PromptLogprobs == nil
-	j.seq.tokens = append(slices.Clip(prompt), answer...)
-	j.seq.salt, j.seq.adapter = c.CacheSalt, e.cfg.adapter(c.Model)
-	if e.cfg.Kind == KindSGLang && c.LoraPath != "" {
-		j.seq.adapter = c.LoraPath
-	}
-	realm := fmt.Sprintf("%q %q %q", c.CacheSalt, c.ExtraKey, j.seq.adapter)
-	j.seq.chain = e.chains.chain(j.seq.tokens, realm, c.CacheSalt)
+	j.seq = e.sequence(c.life, &c.params, append(slices.Clip(prompt), answer...))
 	return j
+}
+
+// sequence is tokens with their chain of blocks in the part of the cache that a request may share.
+func (e *Engine) sequence(l *life, p *params, tokens []Token) sequence {
+	s := sequence{tokens: tokens, salt: p.CacheSalt, adapter: e.cfg.adapter(p.Model)}
+	if e.cfg.Kind == KindSGLang && p.LoraPath != "" {
+		s.adapter = p.LoraPath
+	}
+	realm := fmt.Sprintf("%q %q %q", p.CacheSalt, p.ExtraKey, s.adapter)
+	s.chain = l.chains.chain(tokens, realm, p.CacheSalt)
+	return s
 }
 
 // includeUsage reports whether a stream ends with usage.

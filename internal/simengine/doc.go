@@ -5,7 +5,7 @@
 //
 // New returns an engine that holds no goroutine and no socket. Handler serves it under any http.Server, Serve runs a
 // server and the KV event sockets until its context ends. Time is taken only from package time, so the whole engine
-// runs in a testing/synctest bubble. A restart is a new Engine: sequence numbers and cache begin again.
+// runs in a testing/synctest bubble. Restart begins another life of the process behind the same ports.
 //
 // # Facts reproduced
 //
@@ -27,9 +27,11 @@
 // as far as every cache group agrees; a request that finds no block waits and holds up those behind it, one that
 // decodes preempts the youngest.
 //
-// KV events: one batch a step, removed before stored, every physical copy reported, tokens of blocks that a window skips,
-// nothing while idle, SGLang's one event a page and first AllBlocksCleared, its wire hashes bit by bit, vLLM's random
-// ones; ZMQ PUB and replay over ZMTP 3.0 in the old and new reply forms, or TensorRT-LLM's polled JSON.
+// KV events: one batch a step, removed before stored, every physical copy reported, tokens of blocks that a window skips;
+// nothing from an idle vLLM, not even that its cache was cleared; SGLang's one event a page and AllBlocksCleared at once
+// when it starts and is flushed, its wire hashes bit by bit, vLLM's random ones; ZMQ PUB and replay over ZMTP 3.0 in the
+// old and new reply forms, or TensorRT-LLM's polled JSON. EventFaults loses, repeats and swaps batches, cuts connections
+// and forgets what could be replayed.
 //
 // # The clock
 //

@@ -103,5 +103,5 @@ func (b *eventBuffer) take() []map[string]any {
 
 // drainEvents answers POST /kv_cache_events.
 func (e *Engine) drainEvents(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, e.drain.take())
+	writeJSON(w, http.StatusOK, e.life.Load().drain.take())
 }

@@ -1,6 +1,7 @@
 package simengine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,50 +18,33 @@ type Engine struct {
 	cfg    Config
 	tok    *tokenizer
 	render renderer
-	chains chainer
 	words  answerer
-	sched  *scheduler
 	events *publisher
-	drain  *eventBuffer // TensorRT-LLM's polled events
 	mux    *http.ServeMux
+	idle   idleConns
+	life   atomic.Pointer[life] // written under mu
 
-	mu       sync.Mutex
-	faults   Faults
-	rng      *rand.Rand
-	requests int64
-	induced  int64
+	mu      sync.Mutex
+	faults  Faults
+	rng     *rand.Rand
+	induced int64
 }
 
 // New returns an engine that does nothing until its handler is called: it holds no goroutine, and a running engine is
-// left alone without harm. A restart of a server is a new Engine.
+// left alone without harm.
 func New(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("check config: %w", err)
 	}
 	e := &Engine{cfg: cfg.withDefaults(), tok: newTokenizer(), render: rendererOf(cfg.Template)}
-	seed := e.cfg.Seed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	e.rng = rand.New(rand.NewPCG(seed, 1))
-	e.chains = chainer{kind: cfg.Kind, seed: seed, blockTokens: cfg.BlockTokens}
+	e.idle.conns = map[net.Conn]struct{}{}
+	e.rng = rand.New(rand.NewPCG(cmp.Or(cfg.Seed, rand.Uint64()), 1))
 	e.words = answerer{tok: e.tok, mean: cfg.AnswerTokens}
 	e.events = newPublisher(&e.cfg)
-	e.drain = newEventBuffer(&e.cfg)
-	e.sched = newScheduler(&e.cfg, e.publish)
-	e.chains.wire = e.sched.cache.wantEvents
+	e.life.Store(e.begin(0, cfg.Faults.Slow))
 	e.mux = e.routes()
 	e.SetFaults(cfg.Faults)
-	if cfg.Kind == KindSGLang {
-		e.sched.cache.emitCleared() // the radix tree is reset when it is made
-	}
 	return e, nil
-}
-
-// publish hands one step's KV events to whoever follows them.
-func (e *Engine) publish(events []kvEvent) {
-	e.events.publish(time.Now(), events)
-	e.drain.add(events)
 }
 
 // Handler serves the engine's routes. It works with any server and listener, also in memory.
@@ -74,7 +59,7 @@ func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 	defer awaitIdle(&busy)
 	srv := &http.Server{
 		Handler: holding(&busy, e.Handler()), IdleTimeout: e.cfg.KeepAlive, ReadHeaderTimeout: time.Minute,
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: e.idle.track,
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -109,22 +94,25 @@ func holding(mu *sync.RWMutex, h http.Handler) http.Handler {
 
 // Stats returns what the engine has done and holds now.
 func (e *Engine) Stats() Stats {
-	st := e.sched.snapshot()
-	st.EventBatches = e.events.batches()
+	l := e.life.Load()
+	st := l.sched.snapshot()
+	st.EventBatches, st.Requests, st.Restarts = e.events.batches(), l.requests.Load(), int64(l.number)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st.Requests, st.FaultsInduced = e.requests, e.induced
+	st.FaultsInduced = e.induced
 	return st
 }
 
-// SetFaults replaces the failures in force. Faults out of range are taken for the nearest in range.
+// SetFaults replaces the failures in force; failures of KV events happen or are planned then. Faults out of range are
+// taken for the nearest in range.
 func (e *Engine) SetFaults(f Faults) {
 	f.ErrorRate = min(max(f.ErrorRate, 0), 1)
 	f.Slow = max(f.Slow, 0)
 	e.mu.Lock()
 	e.faults = f
 	e.mu.Unlock()
-	e.sched.setSlow(f.Slow)
+	e.life.Load().sched.setSlow(f.Slow)
+	e.setEventFaults(&f.EventFaults)
 }
 
 // currentFaults returns the failures in force.
@@ -139,12 +127,6 @@ func (e *Engine) picked() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.faults.ErrorRate > 0 && e.rng.Float64() < e.faults.ErrorRate
-}
-
-func (e *Engine) countRequest() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.requests++
 }
 
 func (e *Engine) countFault() {

@@ -28,6 +28,8 @@ type Faults struct {
 	TooMany bool `json:"too_many,omitempty"`
 	// Slow multiplies all times of prefill and decode from the next step on; 0 means 1.
 	Slow float64 `json:"slow,omitempty"`
+	// EventFaults are the failures of KV events.
+	EventFaults
 }
 
 func (f *Faults) validate() error {
@@ -44,5 +46,5 @@ func (f *Faults) validate() error {
 	if f.DieAfterTokens < 0 {
 		errs = append(errs, fmt.Errorf("Faults.DieAfterTokens (%d) must not be negative", f.DieAfterTokens))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, f.EventFaults.validate())...)
 }

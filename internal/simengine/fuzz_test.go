@@ -99,7 +99,7 @@ func FuzzZMTP(f *testing.F) {
 	cfg = cfg.withDefaults()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p := newPublisher(&cfg)
-		p.publish(time.Unix(0, 0), []kvEvent{{kind: eventCleared}})
+		p.publish(0, time.Unix(0, 0), []kvEvent{{kind: eventCleared}})
 		p.servePub(t.Context(), &bytesConn{Reader: bytes.NewReader(b)})
 		p.serveReplay(t.Context(), &bytesConn{Reader: bytes.NewReader(b)})
 		if len(p.subs) != 0 {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -220,4 +221,26 @@ func jsonOf(v any) string {
 		panic(err)
 	}
 	return strings.TrimSpace(b.String())
+}
+
+func readAll(resp *http.Response) ([]byte, error) {
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
+}
+
+// metric is the value of the first series of a name on vLLM's metrics page.
+func metric(t *testing.T, r *rig, name string) float64 {
+	t.Helper()
+	_, body := r.do("GET", "/metrics", "")
+	for line := range strings.Lines(body) {
+		if series, value, _ := strings.Cut(strings.TrimSpace(line), " "); series == name || strings.HasPrefix(series, name+"{") {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatalf("read %q: %v", line, err)
+			}
+			return v
+		}
+	}
+	t.Fatalf("no %s in\n%s", name, body)
+	return 0
 }

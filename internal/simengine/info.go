@@ -116,7 +116,7 @@ func (e *Engine) eventSources(w http.ResponseWriter, _ *http.Request) {
 
 // resetCache answers vLLM's POST /reset_prefix_cache and SGLang's POST /flush_cache; it fails while requests run.
 func (e *Engine) resetCache(w http.ResponseWriter, _ *http.Request) {
-	ok := e.sched.clearCache()
+	ok := e.life.Load().sched.clearCache()
 	if e.cfg.Kind == KindVLLM {
 		writeJSON(w, http.StatusOK, map[string]bool{"success": ok})
 		return

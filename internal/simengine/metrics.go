@@ -13,7 +13,11 @@ type exposition struct {
 }
 
 func (x *exposition) metric(kind, name string, v any) {
-	fmt.Fprintf(x, "# HELP %s Simulated.\n# TYPE %s %s\n%s{%s} %v\n", name, name, kind, name, x.labels, v)
+	series := name
+	if x.labels != "" {
+		series += "{" + x.labels + "}"
+	}
+	fmt.Fprintf(x, "# HELP %s Simulated.\n# TYPE %s %s\n%s %v\n", name, name, kind, series, v)
 }
 
 func (x *exposition) serve(w http.ResponseWriter) {
@@ -42,6 +46,8 @@ func (e *Engine) vllmMetrics(w http.ResponseWriter, _ *http.Request) {
 		`kv_cache_size_tokens="%d",num_gpu_blocks="%d",prefix_caching_hash_algo="sha256"`,
 		e.cfg.BlockTokens, e.cfg.KVEvents.Rank, e.cfg.CapacityTokens, s.TotalBlocks)
 	x.metric("gauge", "vllm:cache_config_info", 1)
+	x.labels = ""
+	x.metric("gauge", "process_start_time_seconds", float64(e.life.Load().started.UnixMilli())/1e3)
 	x.serve(w)
 }
 

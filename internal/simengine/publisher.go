@@ -21,12 +21,17 @@ type publisher struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	next    uint64 // sequence number of the next batch; 0 in every process
+	life    uint64 // number of the life whose batches are taken
+	next    uint64 // sequence number of the next batch; 0 in every life
 	kept    []keptBatch
 	oldest  int // index in kept of the oldest batch, once kept is full
+	plan    plan
 	subs    map[*subscriber]struct{}
 	bound   string // address of the PUB socket
 	replays string // address of the ROUTER socket
+
+	conns    map[net.Conn]struct{} // of both sockets
+	cutUntil time.Time             // no connection is let in before
 }
 
 type keptBatch struct {
@@ -44,34 +49,48 @@ type subscriber struct {
 func newPublisher(cfg *Config) *publisher {
 	return &publisher{
 		cfg: cfg.KVEvents, enc: newEncoder(cfg), logger: cfg.Logger.With("component", "kv_events"),
-		subs: map[*subscriber]struct{}{},
+		subs: map[*subscriber]struct{}{}, conns: map[net.Conn]struct{}{},
 	}
 }
 
-// publish numbers, keeps and sends one batch.
-func (p *publisher) publish(at time.Time, events []kvEvent) {
+// publish numbers, keeps and sends one batch of a life that is not over.
+func (p *publisher) publish(life uint64, at time.Time, events []kvEvent) {
 	if p.cfg.Endpoint == "" {
 		return
 	}
 	payload := p.enc.batch(at, events)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if life != p.life {
+		return
+	}
 	b := keptBatch{p.next, payload}
 	p.next++
+	send, keep := p.plan.next(b)
+	if keep {
+		p.keep(b)
+	}
+	for _, b := range send {
+		p.send(b)
+	}
+}
+
+func (p *publisher) keep(b keptBatch) {
 	if len(p.kept) < p.cfg.BufferSteps {
 		p.kept = append(p.kept, b)
-	} else {
-		p.kept[p.oldest] = b
-		p.oldest = (p.oldest + 1) % len(p.kept)
+		return
 	}
-	if len(p.subs) > 0 {
-		p.send(appendMessage(nil, []byte(p.cfg.Topic), seqFrame(b.seq), payload))
-	}
+	p.kept[p.oldest] = b
+	p.oldest = (p.oldest + 1) % len(p.kept)
 }
 
 func seqFrame(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-func (p *publisher) send(message []byte) {
+func (p *publisher) send(b keptBatch) {
+	if len(p.subs) == 0 {
+		return
+	}
+	message := appendMessage(nil, []byte(p.cfg.Topic), seqFrame(b.seq), b.payload)
 	for s := range p.subs {
 		if !s.wants(p.cfg.Topic) {
 			continue
@@ -182,7 +201,10 @@ func (p *publisher) dial(ctx context.Context) {
 func (p *publisher) servePub(ctx context.Context, conn net.Conn) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	defer conn.Close()
+	defer p.leave(conn)
+	if !p.enter(conn) {
+		return
+	}
 	zc, err := openZMTP(conn, "PUB")
 	if err != nil {
 		p.logger.Debug("subscriber refused", "err", err)
@@ -267,7 +289,10 @@ var replayEnd = bytes.Repeat([]byte{0xff}, 8)
 func (p *publisher) serveReplay(ctx context.Context, conn net.Conn) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	defer conn.Close()
+	defer p.leave(conn)
+	if !p.enter(conn) {
+		return
+	}
 	zc, err := openZMTP(conn, "ROUTER")
 	if err != nil {
 		p.logger.Debug("replay client refused", "err", err)

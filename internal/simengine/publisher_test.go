@@ -238,14 +238,34 @@ func TestReplayForms(t *testing.T) {
 
 func TestSGLangBeginsByClearingAndTellsEveryPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, pub, _ := eventRig(t, func(c *Config) { c.Kind, c.BlockTokens = KindSGLang, 4 })
+		r, _, replay := eventRig(t, func(c *Config) { c.Kind, c.BlockTokens = KindSGLang, 4 })
+		synctest.Wait()
+		if n := r.Stats().EventBatches; n != 1 {
+			t.Errorf("%d batches before the first request, want one", n)
+		}
+		r.post("/v1/completions", tinyRequest(1, 13, 1))
+		dealer := follow(t, replay, "DEALER")
+		dealer.send(nil, seqFrame(0))
+		for _, want := range []batch{
+			{0, []string{"AllBlocksCleared 0"}},
+			{1, []string{"BlockStored 1", "BlockStored 1", "BlockStored 1"}},
+		} {
+			if diff := cmp.Diff(want, dealer.batch(), cmp.AllowUnexported(batch{})); diff != "" {
+				t.Errorf("batch %d (-want +got):\n%s", want.seq, diff)
+			}
+		}
+	})
+}
+
+func TestSGLangTellsAFlushAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, pub, _ := eventRig(t, kind(KindSGLang))
 		sub := follow(t, pub, "SUB")
 		sub.send([]byte{1})
 		synctest.Wait()
-		r.start("/v1/completions", tinyRequest(1, 13, 1))
-		want := batch{0, []string{"AllBlocksCleared 0", "BlockStored 1", "BlockStored 1", "BlockStored 1"}}
-		if diff := cmp.Diff(want, sub.batch(), cmp.AllowUnexported(batch{})); diff != "" {
-			t.Errorf("first batch (-want +got):\n%s", diff)
+		r.post("/flush_cache", "")
+		if diff := cmp.Diff(batch{1, []string{"AllBlocksCleared 0"}}, sub.batch(), cmp.AllowUnexported(batch{})); diff != "" {
+			t.Errorf("batch while idle (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -396,4 +416,14 @@ func TestAnotherZMTPImplementationUnderstandsUs(t *testing.T) {
 	if b := readBatch(t, m.Frames[1], m.Frames[2]); b.seq != 0 {
 		t.Errorf("DEALER gets %v first, want batch 0", b)
 	}
+}
+
+// hashesOf are the hashes of the first event in a message.
+func hashesOf(t *testing.T, message [][]byte) string {
+	t.Helper()
+	v, _, err := msgp.ReadIntfBytes(message[len(message)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(v.([]any)[1].([]any)[0].(map[string]any)["block_hashes"])
 }

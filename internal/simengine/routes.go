@@ -19,6 +19,7 @@ func (e *Engine) routes() *http.ServeMux {
 	m.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	m.HandleFunc("GET /sim/stats", e.simStats)
 	m.HandleFunc("POST /sim/faults", e.simFaults)
+	m.HandleFunc("POST /sim/restart", func(http.ResponseWriter, *http.Request) { e.Restart() })
 	m.HandleFunc("/", notFound)
 	switch e.cfg.Kind {
 	case KindVLLM:
@@ -80,7 +81,7 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		e.countFault()
 		// net/http sees the connection end only once the body is read, however far that goes.
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes))
-		<-r.Context().Done()
+		_ = e.life.Load().wait(w, r, nil) // nothing is produced
 	case f.Unavailable:
 		e.countFault()
 		e.fail(w, r, &apiError{http.StatusServiceUnavailable, "engine is not available", ""})

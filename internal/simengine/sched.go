@@ -37,6 +37,21 @@ func newScheduler(cfg *Config, publish func([]kvEvent)) *scheduler {
 	return &scheduler{cfg: cfg, publish: publish, cache: newCache(cfg), slow: 1}
 }
 
+// begin tells that the cache is empty, as SGLang does when it starts, before any request.
+func (s *scheduler) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache.emitCleared()
+	s.flush()
+}
+
+// flush publishes what happened to the cache since the last time.
+func (s *scheduler) flush() {
+	if e := s.cache.takeEvents(); len(e) > 0 {
+		s.publish(e)
+	}
+}
+
 // submit queues the jobs in order.
 func (s *scheduler) submit(jobs []*job) {
 	s.mu.Lock()
@@ -223,9 +238,7 @@ func (s *scheduler) preempt(j *job) {
 
 // afterStep publishes what the step did to the cache and starts what can start.
 func (s *scheduler) afterStep() {
-	if e := s.cache.takeEvents(); len(e) > 0 {
-		s.publish(e)
-	}
+	s.flush()
 	s.startPrefill()
 	s.startStep()
 }
@@ -250,10 +263,14 @@ func (s *scheduler) setSlow(factor float64) {
 	s.slow = factor
 }
 
-// clearCache forgets all blocks; false while requests hold some. The event leaves with the next step, as in vLLM, whose
-// idle engine publishes nothing.
+// clearCache forgets all blocks; false while requests hold some. vLLM's event leaves with the next step, since its idle
+// engine publishes nothing; SGLang's leaves at once.
 func (s *scheduler) clearCache() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cache.clear()
+	ok := s.cache.clear()
+	if s.cfg.Kind == KindSGLang {
+		s.flush()
+	}
+	return ok
 }

@@ -2,8 +2,10 @@ package simengine
 
 import "time"
 
-// Stats is what an engine has done so far and holds now.
+// Stats is what an engine has done since its last restart and holds now.
 type Stats struct {
+	Restarts int64 `json:"restarts"`
+
 	Running int `json:"running"` // in prefill or decoding
 	Waiting int `json:"waiting"` // not admitted yet, or preempted
 
@@ -13,7 +15,7 @@ type Stats struct {
 	Aborted       int64     `json:"aborted"`
 	LastAbort     time.Time `json:"last_abort,omitzero"`
 	Preemptions   int64     `json:"preemptions"`
-	FaultsInduced int64     `json:"faults_induced"` // requests that a fault answered or killed
+	FaultsInduced int64     `json:"faults_induced"` // requests that a fault answered or killed, in all lives
 
 	PromptTokens     int64 `json:"prompt_tokens"` // of admitted sequences
 	CachedTokens     int64 `json:"cached_tokens"` // of those, found in the cache

@@ -23,30 +23,27 @@ var errGone = errors.New("connection is gone")
 
 // run generates a call and answers it in the given format.
 func (e *Engine) run(w http.ResponseWriter, r *http.Request, c *call, f format) error {
-	e.countRequest()
+	c.life.requests.Add(1)
 	if !c.Stream {
-		e.sched.submit(c.jobs)
-		defer e.sched.abort(c.jobs) // does nothing to jobs that have ended
+		c.life.sched.submit(c.jobs)
+		defer c.life.sched.abort(c.jobs) // does nothing to jobs that have ended
 		return e.answerWhole(w, r, c, f)
 	}
 	s := &sse{w: w, flush: http.NewResponseController(w)}
 	s.begin() // before the first token, and before the request is even queued
 	if faults := e.currentFaults(); faults.HangAfterHeaders {
 		e.countFault()
-		<-r.Context().Done()
-		return errGone
+		return c.life.wait(w, r, nil)
 	}
-	e.sched.submit(c.jobs)
-	defer e.sched.abort(c.jobs)
+	c.life.sched.submit(c.jobs)
+	defer c.life.sched.abort(c.jobs)
 	return e.answerStream(s, r, c, f)
 }
 
 func (e *Engine) answerWhole(w http.ResponseWriter, r *http.Request, c *call, f format) error {
 	for slices.ContainsFunc(c.jobs, (*job).incomplete) {
-		select {
-		case <-r.Context().Done():
-			return errGone
-		case <-c.notify:
+		if err := c.life.wait(w, r, c.notify); err != nil {
+			return err
 		}
 	}
 	if faults := e.currentFaults(); faults.DieAfterTokens > 0 {
@@ -63,10 +60,8 @@ func (e *Engine) answerStream(s *sse, r *http.Request, c *call, f format) error 
 	f.open(s)
 	sent := make([]int, len(c.jobs))
 	for left := len(c.jobs); left > 0; {
-		select {
-		case <-r.Context().Done():
-			return errGone
-		case <-c.notify:
+		if err := c.life.wait(s.w, r, c.notify); err != nil {
+			return err
 		}
 		for n, j := range c.jobs {
 			for ; sent[n] < int(j.produced.Load()); sent[n]++ {

@@ -94,7 +94,12 @@ func (g *cacheGroup) keepFrom(n, blockTokens int) int {
 // hit returns how many leading blocks of a prompt of n tokens every group can reuse. The last token is always computed:
 // it gives the first token of the answer.
 func (c *cache) hit(chain []link, n int) int {
-	blocks := min((n-1)/c.blockTokens, len(chain))
+	return c.prefix(chain, min((n-1)/c.blockTokens, len(chain)))
+}
+
+// prefix returns the largest number of leading blocks, at most limit, that every group can reuse.
+func (c *cache) prefix(chain []link, limit int) int {
+	blocks := limit
 	for {
 		before := blocks
 		for i := range c.groups {

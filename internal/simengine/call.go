@@ -74,10 +74,10 @@ func choices(n *int) int {
 }
 
 func (e *Engine) checkParams(s *callSpec) error {
-	known := slices.Contains(e.cfg.names(), s.Model) || e.cfg.adapter(s.Model) != ""
+	if err := e.checkModel(s.Model); err != nil {
+		return err
+	}
 	switch {
-	case !known && e.cfg.Kind != KindSGLang: // SGLang serves its one model under any name
-		return &apiError{http.StatusNotFound, fmt.Sprintf("model %q is not served here", s.Model), "model"}
 	case s.StreamOptions != nil && !s.Stream && e.cfg.Kind != KindSGLang:
 		return badRequest("stream_options needs stream", "stream_options")
 	case choices(s.N) < 1 || choices(s.N) > maxChoices/len(s.prompts):
@@ -86,6 +86,14 @@ func (e *Engine) checkParams(s *callSpec) error {
 		return badRequest("max_tokens must be at least 1", "max_tokens")
 	}
 	return nil
+}
+
+// checkModel refuses names that the engine does not go by. SGLang serves its one model under any name.
+func (e *Engine) checkModel(name string) error {
+	if slices.Contains(e.cfg.names(), name) || e.cfg.adapter(name) != "" || e.cfg.Kind == KindSGLang {
+		return nil
+	}
+	return &apiError{http.StatusNotFound, fmt.Sprintf("model %q is not served here", name), "model"}
 }
 
 // limit is the most tokens that an answer can have.

@@ -19,6 +19,8 @@ func (e *Engine) routes() *http.ServeMux {
 	m.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	m.HandleFunc("GET /sim/stats", e.simStats)
 	m.HandleFunc("POST /sim/faults", e.simFaults)
+	m.HandleFunc("POST /sim/resident", e.body(e.simResident))
+	m.HandleFunc("GET /sim/blocks", e.simBlocks)
 	m.HandleFunc("POST /sim/restart", func(http.ResponseWriter, *http.Request) { e.Restart() })
 	m.HandleFunc("/", notFound)
 	switch e.cfg.Kind {

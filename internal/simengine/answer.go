@@ -7,12 +7,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// The shape of answers: a sentence is 12 words long, and one token in 200 is not what the tokenizer would make of the
-// answer's text, so that a next turn does not always hit the blocks of this answer to the end.
-const (
-	wordsPerSentence = 12
-	oddTokens        = 200
-)
+// wordsPerSentence gives answers the shape of text.
+const wordsPerSentence = 12
 
 // answerSpec says what limits an answer.
 type answerSpec struct {
@@ -26,7 +22,8 @@ type answerSpec struct {
 // answerer writes answers: functions of the prompt's token ids and nothing else.
 type answerer struct {
 	tok  *tokenizer
-	mean int // natural length in tokens
+	mean int     // natural length in tokens
+	odd  float64 // share of answers whose tokens are not those of their text
 }
 
 // answer returns the tokens of an answer, how many of them are the thought, and whether it ended by itself, in which case
@@ -37,13 +34,14 @@ func (a *answerer) answer(prompt []Token, spec answerSpec) (ids []Token, thought
 	if natural = min(natural, spec.limit+1); spec.ignore {
 		natural = spec.limit
 	}
+	odd := rng.Float64() < a.odd
 	if spec.thinking {
 		ids = append(ids, a.tok.id(tokenThink), '\n')
-		ids = a.words(ids, rng, max(natural/2, 1))
+		ids = a.words(ids, rng, max(natural/2, 1), false)
 		ids = append(ids, '\n', a.tok.id(tokenThinkEnd), '\n', '\n')
 		thought = len(ids)
 	}
-	ids = a.words(ids, rng, max(natural-len(ids), 1))
+	ids = a.words(ids, rng, max(natural-len(ids), 1), odd)
 	if spec.ignore || len(ids)+1 > spec.limit {
 		ids = ids[:min(len(ids), spec.limit)]
 		return ids, min(thought, len(ids)), false
@@ -51,18 +49,22 @@ func (a *answerer) answer(prompt []Token, spec answerSpec) (ids []Token, thought
 	return append(ids, a.tok.id(tokenEnd)), thought, true
 }
 
-// words appends n tokens of text.
-func (a *answerer) words(ids []Token, rng *rand.Rand, n int) []Token {
-	start := len(ids)
+// words appends n tokens of text. An odd text has one word as two tokens that the tokenizer would make one of: a sampler
+// chooses tokens one by one, and nothing holds it to those that the text is read as later.
+func (a *answerer) words(ids []Token, rng *rand.Rand, n int, odd bool) []Token {
+	start, oddAt := len(ids), -1
+	if odd && n > 2 {
+		oddAt = 1 + rng.IntN(n-2)
+	}
 	for len(ids)-start < n {
 		at := len(ids) - start
 		switch word := Token(baseWord + 2*rng.IntN(len(a.tok.list))); {
 		case at == 0:
 			ids = append(ids, word)
+		case at == oddAt:
+			ids = append(ids, ' ', 'a')
 		case at%(wordsPerSentence+1) == wordsPerSentence:
 			ids = append(ids, '.')
-		case rng.IntN(oddTokens) == 0 && n-at > 2:
-			ids = append(ids, ' ', 'a')
 		default:
 			ids = append(ids, word+1)
 		}

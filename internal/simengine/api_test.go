@@ -41,16 +41,50 @@ func TestSamePromptGivesSameAnswerStreamedOrNot(t *testing.T) {
 	})
 }
 
+// secondTurn is how many tokens of a first turn the second finds cached.
+func secondTurn(r *rig, n int) (cached, prompt, total int) {
+	r.t.Helper()
+	first := r.ok("/v1/chat/completions", chat(n, `,"min_tokens":200`))
+	answer := at(first, "choices", 0, "message", "content").(string)
+	second := r.ok("/v1/chat/completions", `{"model":"sim-model","messages":[{"role":"user","content":"`+textOf(n)+
+		`"},{"role":"assistant","content":"`+answer+`"},{"role":"user","content":"go on"}]}`)
+	return int(at(second, "usage", "prompt_tokens_details", "cached_tokens").(float64)),
+		int(at(first, "usage", "prompt_tokens").(float64)), int(at(first, "usage", "total_tokens").(float64))
+}
+
 func TestSecondTurnIsCachedToTheAnswersEnd(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, r *rig) {
-		first := r.ok("/v1/chat/completions", chat(4000, ""))
-		answer := at(first, "choices", 0, "message", "content").(string)
-		second := r.ok("/v1/chat/completions", `{"model":"sim-model","messages":[{"role":"user","content":"`+textOf(4000)+
-			`"},{"role":"assistant","content":"`+answer+`"},{"role":"user","content":"go on"}]}`)
-		total := at(first, "usage", "total_tokens").(float64)
-		cached := at(second, "usage", "prompt_tokens_details", "cached_tokens").(float64)
-		if cached < total-32 || cached > total {
-			t.Errorf("cached %v of the %v tokens of turn 1, want all but the last block or two", cached, total)
+		for n := 4000; n < 4020; n++ {
+			if cached, _, total := secondTurn(r, n); cached < total-16 || cached > total {
+				t.Errorf("cached %d of the %d tokens of turn 1, want all but the last block", cached, total)
+			}
+		}
+	})
+}
+
+func TestRetokenizeRateBreaksTheNextTurnInsideTheAnswer(t *testing.T) {
+	inBubble(t, func(c *Config) { c.RetokenizeRate = 1 }, func(t *testing.T, r *rig) {
+		places := map[int]bool{}
+		for n := 4000; n < 4020; n++ {
+			cached, prompt, total := secondTurn(r, n)
+			if cached < prompt-16 || cached > total {
+				t.Errorf("cached %d, want to stop inside the answer, from %d to %d", cached, prompt, total)
+			}
+			places[(total-cached)/16] = true
+		}
+		if len(places) < 5 {
+			t.Errorf("turn 2 stops at the same place always: %v blocks before the end", places)
+		}
+	})
+	inBubble(t, func(c *Config) { c.RetokenizeRate = 0.3 }, func(t *testing.T, r *rig) {
+		broken := 0
+		for n := 4000; n < 4100; n++ {
+			if cached, _, total := secondTurn(r, n); cached < total-32 {
+				broken++
+			}
+		}
+		if broken < 15 || broken > 45 {
+			t.Errorf("%d of 100 answers broke the prefix, want about 30", broken)
 		}
 	})
 }
@@ -419,9 +453,9 @@ func TestConfigReportsAllViolations(t *testing.T) {
 	cfg.Kind, cfg.Model, cfg.Speed, cfg.Template = "x", "", 0, "y"
 	cfg.Groups = []Group{{Kind: "z"}, {Kind: GroupSliding}}
 	cfg.KVEvents = EventsConfig{Endpoint: "udp://x", ArrayLen: 3}
-	cfg.Faults.ErrorRate = 2
+	cfg.Faults.ErrorRate, cfg.Faults.LoseBatches, cfg.Faults.CutMillis, cfg.RetokenizeRate = 2, -1, -1, 1.5
 	_, err := New(cfg)
-	for _, field := range []string{"Kind", "Model", "Speed", "Template", "Groups[0]", "Groups[1]", "Endpoint", "ArrayLen", "ErrorRate"} {
+	for _, field := range []string{"Kind", "Model", "Speed", "Template", "Groups[0]", "Groups[1]", "Endpoint", "ArrayLen", "ErrorRate", "LoseBatches", "CutMillis", "RetokenizeRate"} {
 		if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(field)) {
 			t.Errorf("error does not name %s: %v", field, err)
 		}

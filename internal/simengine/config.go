@@ -61,6 +61,9 @@ type Config struct {
 	PrefillRate float64
 	// AnswerTokens is the mean natural length of an answer; lengths vary between half and one and a half times that.
 	AnswerTokens int
+	// RetokenizeRate is the share of answers, 0 to 1, whose tokens are not those that their text is read as in the next
+	// turn, which then stops matching somewhere inside the answer.
+	RetokenizeRate float64
 	// CachedTokens reports cached tokens in usage, as --enable-prompt-tokens-details (vLLM) and --enable-cache-report
 	// (SGLang) do. TensorRT-LLM reports them always.
 	CachedTokens bool
@@ -208,6 +211,9 @@ func (c *Config) validateLimits() error {
 	}
 	if c.MaxContext < 0 || c.BlockTokens > 0 && int64(c.MaxContext) > c.wholeBlocks() {
 		errs = append(errs, fmt.Errorf("MaxContext (%d) must lie in 0..CapacityTokens (%d)", c.MaxContext, c.CapacityTokens))
+	}
+	if !(c.RetokenizeRate >= 0 && c.RetokenizeRate <= 1) {
+		errs = append(errs, fmt.Errorf("RetokenizeRate (%v) must lie in 0..1", c.RetokenizeRate))
 	}
 	if c.EventBuffer < 0 {
 		errs = append(errs, fmt.Errorf("EventBuffer (%d) must not be negative", c.EventBuffer))

@@ -39,7 +39,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg.withDefaults(), tok: newTokenizer(), render: rendererOf(cfg.Template)}
 	e.idle.conns = map[net.Conn]struct{}{}
 	e.rng = rand.New(rand.NewPCG(cmp.Or(cfg.Seed, rand.Uint64()), 1))
-	e.words = answerer{tok: e.tok, mean: cfg.AnswerTokens}
+	e.words = answerer{tok: e.tok, mean: cfg.AnswerTokens, odd: cfg.RetokenizeRate}
 	e.events = newPublisher(&e.cfg)
 	e.life.Store(e.begin(0, cfg.Faults.Slow))
 	e.mux = e.routes()

@@ -1,5 +1,7 @@
 package cachestate
 
+import "slices"
+
 // Prompt is what routing knows of a prompt. It holds no text. Scheme.Prompt fills it; the slices are overwritten when
 // it is filled again.
 type Prompt struct {
@@ -31,6 +33,13 @@ const (
 
 // Valid reports whether t is one of the kinds.
 func (t Turn) Valid() bool { return t < numTurns }
+
+// Clone returns a copy that shares nothing with p.
+func (p *Prompt) Clone() *Prompt {
+	return &Prompt{
+		Keys: slices.Clone(p.Keys), Offsets: slices.Clone(p.Offsets), Bytes: p.Bytes, Sure: p.Sure, Turn: p.Turn,
+	}
+}
 
 // TotalTokens estimates the prompt's length in tokens at the given content bytes per token.
 func (p *Prompt) TotalTokens(bytesPerToken float64) int {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/kvevents"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -19,24 +20,31 @@ type Agent struct {
 	changed chan struct{}
 	wake    chan struct{} // asks Run for a poll at once
 
-	mu        sync.Mutex // guards the following fields
-	engine    engine.Engine
-	seq       uint64 // of the last Load
-	cordoned  bool
-	reuses    bool // false when the engine says that it keeps no prefix cache
-	reports   bool // SGLang with --enable-cache-report: usage without cached tokens means none
-	life      life
-	alive     context.Context // of requests on the engine
-	kill      context.CancelCauseFunc
-	penalty   penalty
-	ledger    ledger
-	report    report
-	speeds    speeds
-	meters    meters
-	evidence  evidence
-	cache     *cache
-	admitted  uint64 // bookings ever made
-	announced news
+	mu         sync.Mutex // guards the following fields
+	engine     engine.Engine
+	seq        uint64 // of the last Load
+	cordoned   bool
+	reuses     bool // false when the engine says that it keeps no prefix cache
+	reports    bool // SGLang with --enable-cache-report: usage without cached tokens means none
+	life       life
+	alive      context.Context // of requests on the engine
+	kill       context.CancelCauseFunc
+	penalty    penalty
+	ledger     ledger
+	report     report
+	speeds     speeds
+	meters     meters
+	evidence   evidence
+	cache      *cache
+	blocks     *cachestate.Blocks // nil until KV events are followed; outlives a cache
+	events     eventState
+	followers  []*kvevents.Follower
+	adapters   map[string]bool // names of models that are adapters
+	layout     layoutFinding
+	capability capability
+	teaching   teaching
+	admitted   uint64 // bookings ever made
+	announced  news
 }
 
 // news is what peers should hear of at once.
@@ -68,10 +76,10 @@ func New(cfg Config) (*Agent, error) {
 		reuses:   true,
 		speeds:   newSpeeds(),
 		meters:   meters{at: now},
-		evidence: evidence{scale: 1},
+		evidence: evidence{scale: 1, trust: 1},
 	}
 	a.alive, a.kill = context.WithCancelCause(context.Background())
-	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked())
+	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked(), nil)
 	a.announced = news{flags: a.flagsLocked(), empty: true}
 	a.metrics = newInstruments(a)
 	if cfg.Registerer != nil {
@@ -92,6 +100,7 @@ func nextGeneration(last engine.Generation, now time.Time) engine.Generation {
 func (a *Agent) Run(ctx context.Context) error {
 	p := poller{a: a}
 	defer p.close()
+	defer p.follower.stop()
 	for {
 		p.poll(ctx)
 		wait := time.NewTimer(p.pause())
@@ -140,26 +149,36 @@ func (a *Agent) NoteUnreachable() {
 	}
 }
 
-// Publish ends the digest's current version and returns the change since the one before.
-func (a *Agent) Publish() cachestate.Delta {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.cache.digest.Publish(a.cfg.Now())
+// Publish ends the current version of each tier's digest and returns the changes since the one before. A tier that the
+// engine never used has none.
+func (a *Agent) Publish() []cachestate.Delta {
+	return a.eachDigest(func(d *cachestate.Digest) cachestate.Delta { return d.Publish(a.cfg.Now()) })
 }
 
-// Digest returns the whole digest as last published.
-func (a *Agent) Digest() cachestate.Delta {
+// Digests returns the whole digests as last published.
+func (a *Agent) Digests() []cachestate.Delta { return a.eachDigest((*cachestate.Digest).Full) }
+
+func (a *Agent) eachDigest(get func(*cachestate.Digest) cachestate.Delta) []cachestate.Delta {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.cache.digest.Full()
+	var out []cachestate.Delta
+	for _, d := range a.cache.digests {
+		if d != nil {
+			out = append(out, get(d))
+		}
+	}
+	return out
 }
 
-// DeltasSince returns the change from version to the last published one. ok is false when that is no longer known: the
-// asker then needs the whole digest. Versions are those of the current generation.
-func (a *Agent) DeltasSince(version uint64) (d cachestate.Delta, ok bool) {
+// DeltasSince returns the change of a tier's digest from version to the last published one. ok is false when that is no
+// longer known: the asker then needs the whole digest. Versions are those of the current generation.
+func (a *Agent) DeltasSince(t cachestate.Tier, version uint64) (d cachestate.Delta, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.cache.digest.Since(version)
+	if int(t) >= len(a.cache.digests) || a.cache.digests[t] == nil {
+		return cachestate.Delta{}, false
+	}
+	return a.cache.digests[t].Since(version)
 }
 
 // announceLocked tells the receiver of Changed when there is news.

@@ -17,6 +17,12 @@ type Admission struct {
 	QueuedAtProbe float64
 	Media         bool // the prompt's bytes say little of its tokens: they teach no size
 	Second        bool // another owner has bounced it: refused only when it cannot be served
+
+	Route  openai.Route
+	Traits openai.Traits
+	Model  string // as the client wrote it
+	Salt   string // cache_salt
+	LoRA   string // lora_path
 }
 
 // Reason says why a request was refused. The values are labels and wire words.
@@ -46,8 +52,10 @@ const maxQueueGrowth = 0.5
 type Booking struct {
 	agent *Agent
 
-	entry                    // guarded by agent.mu
-	lease      Lease         // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
+	entry                        // guarded by agent.mu
+	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
+	lessons    lessons           // what its answer is to teach. Guarded by agent.mu
+	estimate   cachestate.Estimate
 	output     int           // contents so far. Guarded by agent.mu
 	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
@@ -110,15 +118,14 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 	switch {
 	case ad.Prompt == nil:
 		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
-	case !a.reuses:
-		b.measure(ad.Prompt, 0, perToken)
+		b.newTokens = max(b.prompt, 1)
 	default:
-		b.measure(ad.Prompt, a.cache.residency.Overlap(ad.Prompt.Keys), perToken)
-		if b.prompt <= a.longestLocked() {
+		b.measure(ad.Prompt, a.expectLocked(&ad, perToken))
+		if a.reuses && b.prompt <= a.longestLocked() {
 			b.lease = a.cache.start(ad.Prompt, perToken)
 		}
 	}
-	b.newTokens = max(b.prompt-b.overlap, 1)
+	a.planLocked(b, &ad)
 	if ad.Media {
 		b.bytes = 0
 	}
@@ -146,11 +153,20 @@ func (a *Agent) longestLocked() int {
 // maxPromptTokens bounds the estimate for one prompt: a size comes from a peer.
 const maxPromptTokens = 1 << 30
 
-// measure notes what p weighs when its first resident keys are.
-func (b *Booking) measure(p *cachestate.Prompt, resident int, bytesPerToken float64) {
+// expectLocked returns what the engine is expected to hold of a prompt.
+func (a *Agent) expectLocked(ad *Admission, perToken float64) overlap {
+	o := a.cache.overlap(ad.Prompt, perToken)
+	if !a.reuses || ad.Traits.Has(openai.TraitSkipsCache) {
+		return overlap{prompt: o.prompt, exact: o.exact}
+	}
+	return o
+}
+
+// measure notes what p weighs when o of it is resident.
+func (b *Booking) measure(p *cachestate.Prompt, o overlap) {
 	b.withKeys, b.bytes = true, p.Bytes
-	b.prompt = min(p.TotalTokens(bytesPerToken), maxPromptTokens)
-	b.overlap = min(p.Tokens(resident, bytesPerToken), b.prompt)
+	b.prompt, b.overlap, b.estimate = o.prompt, min(o.tokens, o.prompt), o.estimate
+	b.newTokens = max(int(float64(b.prompt)-o.saved), 1)
 	if b.prompt > 0 {
 		b.share = float64(b.overlap) / float64(b.prompt)
 	}
@@ -221,6 +237,9 @@ func (b *Booking) Finish(o Outcome) {
 			b.took = 0
 		}
 		a.learnLocked(b, o.Usage, now)
+	}
+	if content {
+		b.answeredLocked(o.Usage.CompletionTokens)
 	}
 	b.release(content, o)
 	a.announceLocked()

@@ -230,7 +230,7 @@ func TestPromptThatIsTooLongForTheEngineDrivesNothingOut(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			a := upAgent(t, func(c *Config) { c.CapacityTokens = 50_000 })
-			models := []engine.Model{{Name: "adapter"}, {Name: "m", MaxContext: tt.context}}
+			models := []card{{ID: "adapter", Root: "a"}, {ID: "m", Root: "m", MaxModelLen: float64(tt.context)}}
 			a.noteDescription(engine.KindVLLM, models, serverInfo{})
 			b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1})
 			b.FirstContent()

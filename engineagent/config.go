@@ -1,6 +1,7 @@
 package engineagent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/kvevents"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -36,6 +38,11 @@ type Config struct {
 
 	Geometry cachestate.Geometry // of the digest: the mesh's
 
+	// Events says where the engine's KV events come from; the zero value asks the engine.
+	Events Events
+	// DialEvents reaches the sockets of KV events; nil means zmtp.Dial. Tests put an in-memory network here.
+	DialEvents func(ctx context.Context, network, address string) (net.Conn, error)
+
 	// Transport carries the polls. The default one uses no proxy: the engine is next door.
 	Transport http.RoundTripper
 	// PollPeriod is the time between two readings of a healthy engine. Bookings are counted at once, so a reading adds
@@ -48,6 +55,16 @@ type Config struct {
 	Jitter     func() float64 // in [0, 1): spreads the polls of agents that were started together
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil registers nothing
+}
+
+// Events says where an engine's KV events come from. Named here, they need not be on the engine's host.
+type Events struct {
+	Off      bool   // no events are followed: what the engine holds is guessed by the mirror
+	Endpoint string // of the first rank's publisher: tcp://HOST:PORT; "" asks the engine
+	Replay   string // of the first rank's replay socket; "" when there is none
+	Topic    string // prefix of the topics to follow
+	Ranks    int    // data-parallel ranks, each at the next port; 0 means 1
+	Bind     bool   // listen at Endpoint: the engine connects to us
 }
 
 // The values that stand for an engine that does not say. 256 requests is what vLLM's scheduler runs by default; 262,144
@@ -123,6 +140,11 @@ func (c *Config) Validate() error {
 	}
 	if c.PollPeriod < 0 || c.PollTimeout < 0 {
 		errs = append(errs, errors.New("PollPeriod and PollTimeout must not be negative"))
+	}
+	if c.Events.Endpoint != "" {
+		if _, err := kvevents.Expand(c.Events.Endpoint, c.Events.Replay, max(c.Events.Ranks, 1)); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if c.Geometry != (cachestate.Geometry{}) {
 		if err := c.Geometry.Validate(); err != nil {

@@ -5,6 +5,7 @@ import "time"
 // evidence compares the overlap that was predicted with what the engine says it had cached, and holds the mirror's
 // capacity to what turned out true.
 type evidence struct {
+	trust     float64   // share of the overlap predicted from KV events that turned out true, at most 1; running mean
 	scale     float64   // share of the engine's KV capacity that the mirror may use. Invariant: minScale <= scale <= 1
 	corrected time.Time // when scale was last lowered
 	meanError float64   // predicted less reported, as a share of the prompt; running mean over 50 prompts
@@ -41,6 +42,9 @@ const (
 	// minScale is low enough for a mirror that is wrong altogether to stop attracting, and high enough to notice when
 	// it is right again.
 	minScale = 0.05
+	// trustRate is how fast trust follows: KV events are either right or systematically wrong, as with a cache group that
+	// is not understood.
+	trustRate = 1.0 / 32
 )
 
 // maxSilent is how many usages in a row may tell no cached tokens before they count as no evidence. SGLang leaves the
@@ -62,7 +66,7 @@ func (e *evidence) heard(known bool) {
 // restarted forgets what the last process said and how true that was. The scale stays: it is what its cache, in the same
 // memory, turned out to hold.
 func (e *evidence) restarted() {
-	e.source, e.silent, e.meanError, e.window = evidenceNone, 0, 0, counterWindow{}
+	e.source, e.silent, e.meanError, e.trust, e.window = evidenceNone, 0, 0, 1, counterWindow{}
 }
 
 // prediction is what was believed about one prompt, or about all prompts of a window.
@@ -70,6 +74,7 @@ type prediction struct {
 	made            time.Time
 	overlap, prompt int // tokens
 	slack           int // tokens by which blocks and averages may be off
+	blocks          bool // it rests on KV events, not on the mirror
 }
 
 // judge corrects the scale by what the engine reports. A prediction made before the last correction is no evidence
@@ -77,6 +82,10 @@ type prediction struct {
 func (e *evidence) judge(p prediction, cached int, now time.Time) {
 	if p.prompt > 0 {
 		e.meanError += (float64(p.overlap-cached)/float64(p.prompt) - e.meanError) / 50
+	}
+	if p.blocks {
+		e.trust += (min(float64(cached)/float64(max(p.overlap, 1)), 1) - e.trust) * trustRate
+		return
 	}
 	if p.overlap-cached > max(p.slack, p.overlap/5) {
 		if !p.made.Before(e.corrected) {

@@ -13,6 +13,8 @@ type instruments struct {
 	requests  *prometheus.CounterVec // by outcome
 	refusals  *prometheus.CounterVec // by reason
 	restarts  prometheus.Counter
+	events    prometheus.Counter
+	lessons   prometheus.Counter
 	predicted prometheus.Counter
 	cached    prometheus.Counter
 	overlap   *prometheus.HistogramVec // by direction
@@ -31,6 +33,9 @@ func newInstruments(a *Agent) *instruments {
 		refusals: counters(a, "refusals_total",
 			"Requests not booked, by reason. Worry when queue grows without full.", "reason"),
 		restarts: counter(a, "restarts_total", "Lives of the engine's cache that ended. Worry above a few a day."),
+		events:   counter(a, "kv_events_total", "KV events applied. Worry when it stands still while requests are answered."),
+		lessons: counter(a, "lessons_total",
+			"Prompts whose rendering was learned from their token ids. Worry at 0 when KV events come."),
 		predicted: counter(a, "overlap_predicted_tokens_total",
 			"Prompt tokens that were predicted to be cached."),
 		cached: counter(a, "overlap_reported_tokens_total",
@@ -84,7 +89,7 @@ func (m *instruments) observe(p prediction, cached int) {
 }
 
 func (m *instruments) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.refusals, m.restarts, m.predicted, m.cached, m.overlap}
+	return []prometheus.Collector{m.requests, m.refusals, m.restarts, m.events, m.lessons, m.predicted, m.cached, m.overlap}
 }
 
 // Describe implements prometheus.Collector.

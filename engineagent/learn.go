@@ -17,7 +17,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	if b.generation != a.engine.Generation {
 		return
 	}
-	overlap := int(b.share * float64(prompt))
+	overlap := b.predicted(prompt)
 	cached, known := a.cachedLocked(u, prompt)
 	if b.alone {
 		a.learnSpeedLocked(b, prompt, cached, known)
@@ -25,9 +25,22 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	if !b.withKeys {
 		return
 	}
-	if a.evidence.heard(known); known {
-		a.judgeLocked(prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack}, cached, now)
+	if known && a.blocks != nil {
+		a.blocks.Observe(b.estimate, cached)
 	}
+	if a.evidence.heard(known); known {
+		p := prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack, blocks: b.estimate.Tokens > 0}
+		a.judgeLocked(p, cached, now)
+	}
+}
+
+// predicted returns the overlap that was predicted, in the tokens of a prompt that turned out to have so many: what is
+// known of blocks is in tokens, what the mirror knows is a share.
+func (b *Booking) predicted(prompt int) int {
+	if b.estimate.Tokens > 0 {
+		return min(b.overlap, prompt)
+	}
+	return int(b.share * float64(prompt))
 }
 
 // learnSpeedLocked takes the prefill of a prompt that had the engine to itself. Where the engine does not say how much of
@@ -38,7 +51,7 @@ func (a *Agent) learnSpeedLocked(b *Booking, prompt, cached int, known bool) {
 	case known || !a.reuses:
 		a.speeds.learnPrefill(prompt-cached, b.took)
 	case b.withKeys:
-		predicted := int(b.share * float64(prompt))
+		predicted := b.predicted(prompt)
 		a.speeds.learnPrefill(prompt-predicted, max(b.took, a.speeds.soonest(prompt-predicted)))
 	}
 }

@@ -87,3 +87,14 @@ func modelOf(group []card) engine.Model {
 	}
 	return m
 }
+
+// adaptersOf returns the names that stand for adapters.
+func adaptersOf(cards []card) map[string]bool {
+	names := map[string]bool{}
+	for _, c := range cards {
+		if c.Parent != nil && *c.Parent != "" {
+			names[c.ID] = true
+		}
+	}
+	return names
+}

@@ -108,11 +108,11 @@ func (a *Agent) factsLocked(r *reading, kind engine.Kind) {
 }
 
 // noteDescription takes what the engine's other routes say.
-func (a *Agent) noteDescription(kind engine.Kind, models []engine.Model, info serverInfo) {
+func (a *Agent) noteDescription(kind engine.Kind, cards []card, info serverInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.engine
-	e.Models = models
+	e.Models, a.adapters = modelsOf(cards), adaptersOf(cards)
 	e.Kind = cmp.Or(kind, e.Kind, engine.KindOther)
 	// Only what no reading has said yet: a reading knows all ranks, server_info one.
 	e.BlockTokens = cmp.Or(e.BlockTokens, clampInt(info.PageSize, maxBlockTokens))
@@ -133,17 +133,24 @@ func (a *Agent) describeLocked(e engine.Engine) {
 	}
 }
 
-// restartLocked begins the next life of the engine's cache. Bookings stay: whoever carries them will find out.
+// restartLocked begins the next life of the engine's cache. Bookings stay: whoever carries them will find out. What KV
+// events say of blocks is left to those who follow them: they know whether it is another process, and when.
 func (a *Agent) restartLocked(why string) {
-	e := a.engine
-	e.Generation = nextGeneration(e.Generation, a.cfg.Now())
-	e.CapacityTokens, e.MaxRunning = a.cfg.CapacityTokens, a.cfg.MaxRunning
-	a.engine = e
+	a.engine.CapacityTokens, a.engine.MaxRunning = a.cfg.CapacityTokens, a.cfg.MaxRunning
 	a.reuses = true // until it says otherwise again
 	a.report = report{}
 	a.evidence.restarted()
-	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked())
+	a.teaching.refused = nil
 	a.metrics.restarts.Inc()
-	a.log.Warn("engine restarted, its cache counts as empty", "reason", why, "generation", e.Generation)
+	a.renewLocked()
+	a.log.Warn("engine restarted, its cache counts as empty", "reason", why, "generation", a.engine.Generation)
+}
+
+// renewLocked withdraws all that was advertised: a new generation, with what blocks are still known of.
+func (a *Agent) renewLocked() {
+	e := a.engine
+	e.Generation = nextGeneration(e.Generation, a.cfg.Now())
+	a.engine = e
+	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked(), a.blocks)
 	a.describedLocked()
 }

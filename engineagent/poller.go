@@ -16,6 +16,8 @@ type poller struct {
 	readAgain time.Time // when to look again for a load route that was missing
 	wasUp     bool
 	complaint string // last logged
+	follower  follower
+	probed    engine.Generation // life whose schema and layout were looked at
 }
 
 // poll is one round: is it alive, what is it, how busy is it. The first answer that fails ends the round, so that a
@@ -64,9 +66,10 @@ func (p *poller) ask(ctx context.Context, now time.Time) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	p.a.noteDescription(kind, modelsOf(cards), info)
+	p.a.noteDescription(kind, cards, info)
 	if len(cards) > 0 {
 		p.describe = now.Add(describePeriod)
+		p.discover(ctx)
 	}
 	return true
 }

@@ -142,7 +142,7 @@ func TestRestartIsSeenInMetrics(t *testing.T) {
 				if got := again.Overlap() == 0; got != tt.want {
 					t.Errorf("forgotten %v, want %v", got, tt.want)
 				}
-				if d := a.Digest(); d.Generation != a.Engine().Generation {
+				if d := a.Digests()[0]; d.Generation != a.Engine().Generation {
 					t.Errorf("digest of generation %d, engine in %d", d.Generation, a.Engine().Generation)
 				}
 			})

@@ -5,76 +5,155 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// Residency is what is believed of the engine's KV cache during one life of it. cachestate's Mirror imitates an engine
-// that tells nothing; whatever follows an engine's KV events takes its place here. It reports every key that becomes
-// resident or ceases to be to the digest of the same life, and is called under the Agent's lock only.
-type Residency interface {
-	// Overlap returns how many leading keys are resident.
-	Overlap(keys []cachestate.Key) int
-	// Start says that the engine was given p. It keeps no reference to p.
-	Start(p *cachestate.Prompt, bytesPerToken float64) Lease
-	// SetCapacity bounds what may be believed resident.
-	SetCapacity(tokens int64)
-}
-
-// Lease is one running request in a Residency. It ends with one call of Finish or Abandon, or with its Residency.
-type Lease interface {
-	// Prefilled says that the first content came, so the whole prompt is in the cache.
-	Prefilled()
-	// Generated says how many tokens of output the request holds by now.
-	Generated(outputTokens int)
-	// Finish says that the request ended, with its sizes in tokens.
-	Finish(promptTokens, outputTokens int)
-	// Abandon says that the request ended without content.
-	Abandon()
-}
-
-// cache is one life of an engine's cache. A restart makes another: leases of the old one end in the old one, where
-// nobody looks any more, so that nothing of a past life can be advertised in the next.
+// cache is what is believed of the engine's KV cache during one life of it, and the digests that tell it. A restart makes
+// another: leases of the old one end in the old one, where nobody looks any more, so that nothing of a past life can be
+// advertised in the next. It is used under the Agent's lock.
+//
+// What KV events and taught renderings say of a key stands. Of the keys that they say nothing of, the mirror's are
+// advertised: prompts whose tokens could not be learned.
 type cache struct {
-	residency   Residency
-	digest      *cachestate.Digest
-	blockTokens int
-	maxKeys     int  // what the digest takes
-	used        bool // a request was started in it
+	mirror      *cachestate.Mirror
+	blocks      *cachestate.Blocks // of the engine, not of this life; nil where nothing follows KV events
+	blockTokens int                // of the mirror
+	maxKeys     int                // what a digest takes
+	used        bool               // a request was started in the mirror
+	muted       bool               // the mirror's keys are not to be advertised
+
+	engine   engine.ID
+	geometry cachestate.Geometry
+	gen      engine.Generation
+	digests  []*cachestate.Digest // by tier; nil for one that holds nothing so far
+	mirrored map[cachestate.Key]struct{}
 }
 
-func newCache(e *engine.Engine, g cachestate.Geometry, capacityTokens int64) *cache {
-	digest := cachestate.NewDigest(e.ID, cachestate.TierGPU, e.Generation, g)
-	return &cache{
-		residency: newMirror(capacityTokens, e.BlockTokens, g.MaxKeys(), digest), digest: digest,
-		blockTokens: e.BlockTokens, maxKeys: g.MaxKeys(),
+func newCache(e *engine.Engine, g cachestate.Geometry, capacityTokens int64, blocks *cachestate.Blocks) *cache {
+	c := &cache{
+		blocks: blocks, blockTokens: e.BlockTokens, maxKeys: g.MaxKeys(),
+		engine: e.ID, geometry: g, gen: e.Generation, mirrored: map[cachestate.Key]struct{}{},
+	}
+	c.digest(cachestate.TierGPU)
+	c.mirror = c.newMirror(capacityTokens)
+	if blocks != nil {
+		blocks.Each(c.change)
+	}
+	return c
+}
+
+// digest returns the digest of a tier.
+func (c *cache) digest(t cachestate.Tier) *cachestate.Digest {
+	for len(c.digests) <= int(t) {
+		c.digests = append(c.digests, nil)
+	}
+	if c.digests[t] == nil {
+		c.digests[t] = cachestate.NewDigest(c.engine, t, c.gen, c.geometry)
+	}
+	return c.digests[t]
+}
+
+// change puts a key that lies in known blocks into a digest, or takes it out.
+func (c *cache) change(t cachestate.Tier, k cachestate.Key, resident bool) {
+	if resident {
+		c.digest(t).Add(k)
+	} else {
+		c.digest(t).Remove(k)
 	}
 }
 
-func (c *cache) start(p *cachestate.Prompt, bytesPerToken float64) Lease {
+func (c *cache) newMirror(capacityTokens int64) *cachestate.Mirror {
+	var m *cachestate.Mirror
+	m = cachestate.NewMirror(capacityTokens, c.blockTokens, c.maxKeys, func(k cachestate.Key, resident bool) {
+		switch {
+		case m != c.mirror: // a mirror of the past, with leases that have not ended
+		case !resident:
+			c.withdraw(k)
+		case !c.muted && (c.blocks == nil || !c.blocks.Known(k)):
+			c.mirrored[k] = struct{}{}
+			c.change(cachestate.TierGPU, k, true)
+		}
+	})
+	return m
+}
+
+// withdraw takes a key of the mirror out of the digest.
+func (c *cache) withdraw(k cachestate.Key) {
+	if _, told := c.mirrored[k]; told {
+		delete(c.mirrored, k)
+		c.change(cachestate.TierGPU, k, false)
+	}
+}
+
+// mute takes all keys of the mirror out of the digest and keeps them out, or lets new ones in again.
+func (c *cache) mute(on bool) {
+	c.muted = on
+	if on {
+		for k := range c.mirrored {
+			c.withdraw(k)
+		}
+	}
+}
+
+// teach maps a prompt's keys to blocks. From then on the mirror's word on them does not count.
+func (c *cache) teach(l cachestate.Lesson) {
+	c.blocks.Teach(l)
+	for _, k := range l.Prompt.Keys {
+		if len(c.mirrored) == 0 {
+			return
+		}
+		if c.blocks.Known(k) {
+			c.withdraw(k)
+		}
+	}
+}
+
+// overlap is what is expected of one prompt.
+type overlap struct {
+	estimate cachestate.Estimate // by blocks; zero where the mirror says more
+	keys     int                 // leading keys that are resident
+	tokens   int                 // that the engine need not compute
+	saved    float64             // the same, each token with the weight of its tier
+	prompt   int                 // the prompt's length in tokens
+	exact    bool                // that length is the engine's own
+}
+
+// overlap returns what the engine is expected to hold of p.
+func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
+	o := overlap{prompt: min(p.TotalTokens(bytesPerToken), maxPromptTokens)}
+	if c.blocks != nil {
+		o.estimate = c.blocks.Estimate(p)
+		o.keys, o.tokens, o.saved = o.estimate.Keys, o.estimate.Tokens, o.estimate.Weighted
+		if o.estimate.Prompt > 0 {
+			o.prompt, o.exact = o.estimate.Prompt, true
+		}
+	}
+	if c.muted {
+		return o
+	}
+	n := c.mirror.Overlap(p.Keys)
+	if n > o.keys && (c.blocks == nil || !c.blocks.Known(p.Keys[n-1])) {
+		tokens := min(p.Tokens(n, bytesPerToken), o.prompt)
+		o = overlap{keys: n, tokens: tokens, saved: float64(tokens), prompt: o.prompt, exact: o.exact}
+	}
+	return o
+}
+
+func (c *cache) start(p *cachestate.Prompt, bytesPerToken float64) *cachestate.Lease {
 	c.used = true
-	return c.residency.Start(p, bytesPerToken)
+	return c.mirror.Start(p, bytesPerToken)
 }
 
 // fit takes what became known of the cache's size. A mirror's block size is for life, so it waits for the next life
 // once a request was started.
 func (c *cache) fit(capacityTokens int64, blockTokens int) {
 	if blockTokens != c.blockTokens && !c.used {
-		c.residency, c.blockTokens = newMirror(capacityTokens, blockTokens, c.maxKeys, c.digest), blockTokens
+		c.blockTokens = blockTokens
+		c.mirror = c.newMirror(capacityTokens)
 	}
-	c.residency.SetCapacity(capacityTokens)
+	c.mirror.SetCapacity(capacityTokens)
 }
 
-// mirror makes cachestate's Mirror a Residency.
-type mirror struct{ *cachestate.Mirror }
-
-func newMirror(capacityTokens int64, blockTokens, maxKeys int, d *cachestate.Digest) mirror {
-	return mirror{cachestate.NewMirror(capacityTokens, blockTokens, maxKeys, func(k cachestate.Key, resident bool) {
-		if resident {
-			d.Add(k)
-		} else {
-			d.Remove(k)
-		}
-	})}
-}
-
-// Start implements Residency.
-func (m mirror) Start(p *cachestate.Prompt, bytesPerToken float64) Lease {
-	return m.Mirror.Start(p, bytesPerToken)
+// forgetMirror empties the mirror: the engine cleared its cache.
+func (c *cache) forgetMirror(capacityTokens int64) {
+	c.mute(true)
+	c.muted = false
+	c.mirror = c.newMirror(capacityTokens)
 }

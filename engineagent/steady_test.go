@@ -215,7 +215,7 @@ func TestPrefixCacheThatIsOffGivesNoOverlapWhileRequestsRun(t *testing.T) {
 	if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 10, 1, 20), QueuedAtProbe: -1}); b.Overlap() != 0 {
 		t.Errorf("overlap %d", b.Overlap())
 	}
-	if d := a.Publish(); len(d.Set) != 0 {
+	if d := a.Publish()[0]; len(d.Set) != 0 {
 		t.Errorf("%d bits advertised", len(d.Set))
 	}
 }

@@ -92,9 +92,9 @@ func (n *Node) servePull(s *mesh.Stream) error {
 	if a == nil {
 		return fmt.Errorf("serve pull of %q: %w", name, errGone)
 	}
-	d, ok := a.DeltasSince(number)
+	d, ok := a.DeltasSince(cachestate.TierGPU, number)
 	if !ok || d.Generation != gen {
-		d = a.Digest()
+		d = a.Digests()[0]
 	}
 	if _, err := s.Write(cachestate.AppendDelta(nil, &d)); err != nil {
 		return fmt.Errorf("send digest: %w", err)

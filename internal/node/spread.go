@@ -170,9 +170,10 @@ func (n *Node) publishDigests() {
 	}
 	b := []byte{messageDigests}
 	for _, a := range n.agentsOf {
-		d := a.Publish()
-		n.index.Apply(&d)
-		b = cachestate.AppendDelta(b, &d)
+		for _, d := range a.Publish() {
+			n.index.Apply(&d)
+			b = cachestate.AppendDelta(b, &d)
+		}
 	}
 	n.broadcast(b)
 }
@@ -181,8 +182,9 @@ func (n *Node) publishDigests() {
 func (n *Node) wholeDigests() []byte {
 	b := []byte{messageDigests}
 	for _, a := range n.agentsOf {
-		d := a.Digest()
-		b = cachestate.AppendDelta(b, &d)
+		for _, d := range a.Digests() {
+			b = cachestate.AppendDelta(b, &d)
+		}
 	}
 	return b
 }

@@ -87,7 +87,7 @@ func TestLostDeltaIsRepairedByAPull(t *testing.T) {
 			a.agentsOf[0].Publish() // and nobody is told
 		}
 		time.Sleep(2 * time.Second)
-		want := a.agentsOf[0].Digest()
+		want := a.agentsOf[0].Digests()[0]
 		have, _ := b.index.Have(id)
 		if have.Checksum != want.Checksum || want.Checksum == 0 {
 			t.Errorf("b has %+v, want checksum %x of version %d", have, want.Checksum, want.To)

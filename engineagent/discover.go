@@ -1,0 +1,84 @@
+package engineagent
+
+import (
+	"context"
+
+	"github.com/kvmesh/kvmesh/engineagent/kvevents"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// discover looks for the engine's KV events and, once in each life, at what it can be asked for.
+func (p *poller) discover(ctx context.Context) {
+	p.follower.follow(ctx, p.a, p.sources(ctx))
+	if e := p.a.Engine(); e.Generation != p.probed {
+		p.probed = e.Generation
+		p.schema(ctx, e.Kind)
+	}
+}
+
+// schema reads which fields the engine's requests have.
+func (p *poller) schema(ctx context.Context, kind engine.Kind) {
+	if kind != engine.KindVLLM && kind != engine.KindSGLang {
+		return
+	}
+	body, err := p.a.get(ctx, "/openapi.json", maxSchemaBytes)
+	if err != nil {
+		p.complain("request schema not read", err)
+		return
+	}
+	p.a.noteCapability(parseSchema(body))
+}
+
+func (a *Agent) noteCapability(c capability) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.capability = c
+}
+
+// sources returns where the engine's KV events come from, none when nobody says.
+func (p *poller) sources(ctx context.Context) []kvevents.Source {
+	a := p.a
+	switch e := a.cfg.Events; {
+	case e.Off:
+		return nil
+	case e.Endpoint != "":
+		sources, _ := kvevents.Expand(e.Endpoint, e.Replay, max(e.Ranks, 1)) // checked by Validate
+		for i := range sources {
+			sources[i].Topic, sources[i].Bind = e.Topic, e.Bind
+		}
+		return sources
+	}
+	sources, err := p.named(ctx)
+	if err != nil {
+		a.noteEventFault(err.Error())
+		return p.follower.sources // those that are followed already go on
+	}
+	return sources
+}
+
+// named asks the engine for its sources.
+func (p *poller) named(ctx context.Context) (sources []kvevents.Source, err error) {
+	var body []byte
+	switch p.a.Engine().Kind {
+	case engine.KindVLLM:
+		if body, err = p.a.get(ctx, "/kv_event_sources", maxInfoBytes); err == nil {
+			sources, err = kvevents.ParseSources(body)
+		}
+	case engine.KindSGLang:
+		if body, err = p.a.get(ctx, "/server_info", maxInfoBytes); err == nil {
+			sources, err = kvevents.ParseServerInfo(body)
+		}
+	}
+	if missing(err) { // an older release
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range sources {
+		if sources[i], err = sources[i].Resolve(p.a.cfg.URL.Hostname()); err != nil {
+			return nil, err
+		}
+	}
+	return sources, nil
+}

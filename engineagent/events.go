@@ -1,0 +1,181 @@
+package engineagent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/kvevents"
+)
+
+// maxBlocks bounds the blocks that are followed of one engine: four million pages of one token, or 64 million tokens in
+// blocks of 16.
+const maxBlocks = 4 << 20
+
+// keysPerDigest is how many renderings are remembered for each key that a digest takes: those of prompts that were
+// evicted are worth keeping, since the next request brings their blocks back without their tokens being asked for.
+const keysPerDigest = 4
+
+// eventState is what an Agent knows of its engine's KV events.
+type eventState struct {
+	followed  bool // sources are followed
+	heard     bool // an event came in this life
+	lost      int  // times that what the engine holds was not known any more
+	lastLost  string
+	complaint string // why no source can be followed
+}
+
+// live reports whether KV events say what the engine holds.
+func (s *eventState) live() bool { return s.followed && s.heard }
+
+// follower runs the followers of an engine's sources. It belongs to the goroutine of Run.
+type follower struct {
+	a       *Agent
+	sources []kvevents.Source
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+// follow makes sources the ones that are followed.
+func (f *follower) follow(ctx context.Context, a *Agent, sources []kvevents.Source) {
+	if slices.Equal(sources, f.sources) {
+		return
+	}
+	f.stop()
+	f.a, f.sources = a, sources
+	a.noteFollowed(len(sources) > 0)
+	if len(sources) == 0 {
+		return
+	}
+	ctx, f.cancel = context.WithCancel(ctx)
+	followers := make([]*kvevents.Follower, 0, len(sources))
+	for _, s := range sources {
+		fo := kvevents.NewFollower(s, kvevents.Options{Dial: a.cfg.DialEvents, Logger: a.log}, (*sink)(a))
+		followers = append(followers, fo)
+		f.wg.Go(func() {
+			if err := fo.Run(ctx); err != nil {
+				a.noteEventFault(err.Error())
+			}
+		})
+	}
+	a.setFollowers(followers)
+	a.log.Info("following KV events", "sources", len(sources))
+}
+
+// stop ends all followers and waits for them.
+func (f *follower) stop() {
+	if f.cancel != nil {
+		f.cancel()
+		f.wg.Wait()
+		f.cancel = nil
+	}
+}
+
+// noteFollowed says whether KV events are followed from now on.
+func (a *Agent) noteFollowed(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events.followed = on
+	if !on || a.blocks != nil {
+		return
+	}
+	a.blocks = cachestate.NewBlocks(0, maxBlocks, keysPerDigest*a.cfg.Geometry.MaxKeys(),
+		func(t cachestate.Tier, k cachestate.Key, resident bool) { a.cache.change(t, k, resident) })
+	a.cache.blocks = a.blocks
+}
+
+func (a *Agent) noteEventFault(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.events.complaint != why {
+		a.events.complaint = why
+		a.log.Warn("KV events cannot be followed", "reason", why)
+	}
+}
+
+func (a *Agent) setFollowers(f []*kvevents.Follower) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.followers = f
+}
+
+// eventStats returns the sums over all sources, and how many are connected.
+func (a *Agent) eventStats() (sum kvevents.Stats, connected, sources int) {
+	a.mu.Lock()
+	followers := a.followers
+	a.mu.Unlock()
+	for _, f := range followers {
+		s := f.Stats()
+		if s.Connected {
+			connected++
+		}
+		sum.Batches += s.Batches
+		sum.Replayed += s.Replayed
+		sum.Repeated += s.Repeated
+		sum.Gaps += s.Gaps
+		sum.Lost += s.Lost
+		sum.Restarts += s.Restarts
+		sum.Broken += s.Broken
+		sum.Skipped += s.Skipped
+	}
+	return sum, connected, len(followers)
+}
+
+// sink is an Agent as its followers see it.
+type sink Agent
+
+var _ kvevents.Sink = (*sink)(nil)
+
+// Apply implements kvevents.Sink.
+func (s *sink) Apply(rank int, events []cachestate.BlockEvent) {
+	a := (*Agent)(s)
+	if a.elsewhere(rank) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.metrics.events.Add(float64(len(events)))
+	first := !a.events.heard
+	a.events.heard = true
+	for i := range events {
+		if events[i].Kind == cachestate.BlocksCleared {
+			a.cache.forgetMirror(a.capacityLocked())
+		}
+		a.blocks.Apply(rank, &events[i])
+	}
+	if first {
+		a.describedLocked()
+	}
+}
+
+// Lost implements kvevents.Sink.
+func (s *sink) Lost(rank int, why string) {
+	a := (*Agent)(s)
+	if a.elsewhere(rank) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events.lost++
+	a.events.lastLost = fmt.Sprintf("%s at %s", why, a.cfg.Now().Format("15:04:05"))
+	a.log.Warn("what the engine holds is not known any more", "reason", why, "rank", rank)
+	a.blocks.Forget(rank)
+	a.renewLocked()
+}
+
+// Restarted implements kvevents.Sink.
+func (s *sink) Restarted(rank int, why string) {
+	a := (*Agent)(s)
+	if a.elsewhere(rank) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.blocks.Restart(rank)
+	a.restartLocked(why)
+}
+
+// elsewhere reports whether a rank is another engine.
+func (a *Agent) elsewhere(rank int) bool { return a.cfg.Rank != "" && a.cfg.Rank != fmt.Sprint(rank) }

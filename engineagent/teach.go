@@ -1,0 +1,187 @@
+package engineagent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// lessons are what one booking's answer is to teach.
+type lessons struct {
+	ask         openai.Ask
+	route       openai.Route
+	prompt      *cachestate.Prompt // a copy; nil when its tokens teach nothing
+	first, rest uint64             // BlockExtra of its first block and of the others
+	salted      bool               // one of them is not 0
+	last        cachestate.Key     // of the prompt; its answer is repeated by the next one
+	learned     bool               // the prompt's tokens came
+}
+
+// teaching bounds what learning costs.
+type teaching struct {
+	refused map[cell]bool // fields that the engine does not take there
+	spare   time.Duration // CPU time that may be spent now. Invariant: <= maxSpare
+	filled  time.Time
+	spent   time.Duration // ever
+	streams int           // streams since usage was last asked for
+}
+
+// cell is one entry in the table of who tells what where.
+type cell struct {
+	route  openai.Route
+	stream bool
+	field  string
+}
+
+const (
+	// teachShare is the share of one core that learning may take.
+	teachShare = 0.05
+	// maxSpare lets a burst of new prompts through after a quiet time.
+	maxSpare = time.Second
+	// usageEvery is how many streams without usage pass before one is asked for it: evidence is a sample.
+	usageEvery = 4
+)
+
+// refill brings the spare time up to now.
+func (t *teaching) refill(now time.Time) {
+	if !t.filled.IsZero() {
+		t.spare += time.Duration(float64(now.Sub(t.filled)) * teachShare)
+	} else {
+		t.spare = maxSpare
+	}
+	t.spare, t.filled = min(t.spare, maxSpare), now
+}
+
+func (t *teaching) spend(d time.Duration) {
+	t.spare -= d
+	t.spent += d
+}
+
+// planLocked decides what a request's answer is to teach, and what must be asked for that.
+func (a *Agent) planLocked(b *Booking, ad *Admission) {
+	b.lessons.route = ad.Route
+	if ad.Prompt == nil || ad.Traits.Any(openai.TraitMany|openai.TraitSkipsCache) {
+		return
+	}
+	if keys := ad.Prompt.Keys; len(keys) > 0 {
+		b.lessons.last = keys[len(keys)-1]
+	}
+	a.askIDsLocked(b, ad)
+	a.askUsageLocked(b, ad)
+	b.lessons.ask.Style = a.capability.style(a.engine.Kind)
+}
+
+// askIDsLocked asks for the prompt's token ids where they teach something: what blocks its keys lie in, when that is not
+// known of two blocks or more.
+func (a *Agent) askIDsLocked(b *Booking, ad *Admission) {
+	if !a.events.live() || ad.Media || !a.reuses || ad.Traits.Any(openai.TraitEcho|openai.TraitOddNames) {
+		return
+	}
+	block := a.blocks.BlockTokens()
+	if block == 0 || a.blocks.Unmapped(ad.Prompt, a.speeds.bytesPerToken()) < 2*block {
+		return
+	}
+	if a.teaching.refill(b.made); a.teaching.spare <= 0 {
+		return
+	}
+	l := &b.lessons
+	lora := ad.LoRA
+	if lora == "" && a.adapters[ad.Model] {
+		lora = ad.Model
+	}
+	l.first, l.rest = cachestate.BlockExtra(lora, ad.Salt), cachestate.BlockExtra(lora)
+	if l.first != 0 && !a.blocks.ShowsExtras() {
+		return // the engine's events would not tell its blocks from those of other prompts
+	}
+	switch {
+	case ad.Traits.Has(openai.TraitTokenPrompt): // the request has them
+	case ad.Traits.Any(openai.TraitAsksIDs | openai.TraitNoReasoning):
+		return
+	default:
+		stream := ad.Traits.Has(openai.TraitStream)
+		fields := slices.DeleteFunc(a.capability.ask(a.engine.Kind, ad.Route, stream), func(f string) bool {
+			return a.teaching.refused[cell{ad.Route, stream, f}]
+		})
+		if len(fields) == 0 {
+			return
+		}
+		l.ask.Fields = fields
+	}
+	l.prompt = ad.Prompt.Clone()
+}
+
+// askUsageLocked asks one stream in a few for its usage, which says what was cached, when the client did not.
+func (a *Agent) askUsageLocked(b *Booking, ad *Admission) {
+	const chatLike = 2
+	routes := [chatLike]openai.Route{openai.RouteChat, openai.RouteCompletions}
+	if !slices.Contains(routes[:], ad.Route) || !ad.Traits.Has(openai.TraitStream) ||
+		ad.Traits.Any(openai.TraitUsage|openai.TraitStreamOptions) || a.capability.noUsage(a.engine.Kind) ||
+		a.teaching.refused[cell{ad.Route, true, streamOptions}] {
+		return
+	}
+	if a.teaching.streams++; a.teaching.streams >= usageEvery {
+		a.teaching.streams = 0
+		b.lessons.ask.Usage = true
+	}
+}
+
+const streamOptions = "stream_options"
+
+// Ask returns what is to be added to the request so that its answer teaches.
+func (b *Booking) Ask() openai.Ask { return b.lessons.ask }
+
+// AskRefused says that the engine refused the request for a field that was added. It is not added there again.
+func (b *Booking) AskRefused(field string) {
+	a := b.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.teaching.refused == nil {
+		a.teaching.refused = map[cell]bool{}
+	}
+	a.log.Info("engine refuses a field that would teach", "field", field, "route", b.lessons.route)
+	for _, stream := range []bool{false, true} {
+		a.teaching.refused[cell{b.lessons.route, stream, field}] = true
+	}
+	b.lessons.ask, b.lessons.prompt = openai.Ask{}, nil
+}
+
+// WantsPrompt reports whether Learn is to be called with the prompt's tokens.
+func (b *Booking) WantsPrompt() bool { return b.lessons.prompt != nil }
+
+// Learn takes the prompt's tokens as the engine rendered them, and the CPU time that reading them took.
+func (b *Booking) Learn(ids []uint32, cost time.Duration) {
+	a := b.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := &b.lessons
+	if l.prompt == nil || a.blocks == nil || len(ids) == 0 {
+		return
+	}
+	begin := time.Now()
+	a.cache.teach(cachestate.Lesson{Prompt: l.prompt, Tokens: ids, First: l.first, Rest: l.rest})
+	l.prompt, l.learned = nil, true
+	a.teaching.spend(cost + time.Since(begin))
+	a.metrics.lessons.Inc()
+	a.stabilityLocked()
+}
+
+// stabilityLocked mutes the mirror while the model's layout makes residency useless.
+func (a *Agent) stabilityLocked() {
+	if unstable := a.unstableLocked(); unstable != a.cache.muted {
+		a.cache.mute(unstable)
+		a.describedLocked()
+	}
+}
+
+func (a *Agent) unstableLocked() bool {
+	return a.blocks != nil && a.blocks.Unstable() || a.layout.unstable
+}
+
+// answeredLocked notes how long the answer was, which the conversation's next prompt repeats.
+func (b *Booking) answeredLocked(tokens int) {
+	if a := b.agent; a.blocks != nil && b.lessons.last != 0 && tokens > 0 {
+		a.blocks.Answered(b.lessons.last, tokens)
+	}
+}

@@ -202,7 +202,16 @@ func (x *exchange) call() call {
 	return call{
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
 		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
+		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
 	}
+}
+
+// passedOn returns a name as owners are told it: one that is too long is no model's.
+func passedOn(name string) string {
+	if len(name) > openai.MaxNameBytes {
+		return ""
+	}
+	return name
 }
 
 // attempt has one engine serve the request. Last says that no other engine is left to try.

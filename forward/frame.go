@@ -128,6 +128,13 @@ type call struct {
 	Media         bool    // the prompt's bytes say little of its tokens
 	BodySize      int
 
+	// What the owner needs to know to learn from the answer.
+
+	Traits openai.Traits
+	Model  string // as the client wrote it; "" when it is longer than what is passed on
+	Salt   string // cache_salt
+	LoRA   string // lora_path
+
 	sent func() // called when the engine has the body; not on the wire
 }
 
@@ -141,7 +148,11 @@ func appendCall(c *call) []byte {
 	b = appendPrompt(b, &c.Prompt)
 	b = binary.AppendUvarint(b, uint64(max(c.QueuedAtProbe+1, 0)*1e6))
 	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2)
-	return binary.AppendUvarint(b, uint64(c.BodySize))
+	b = binary.AppendUvarint(b, uint64(c.BodySize))
+	b = binary.AppendUvarint(b, uint64(c.Traits))
+	b = engine.AppendString(b, c.Model)
+	b = engine.AppendString(b, c.Salt)
+	return engine.AppendString(b, c.LoRA)
 }
 
 func parseCall(b []byte, maxBody int) (*call, error) {
@@ -159,6 +170,8 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	flags := r.Byte()
 	c.Second, c.Once, c.Media = flags&1 != 0, flags&2 != 0, flags&4 != 0
 	c.BodySize = r.Int(uint64(maxBody))
+	c.Traits = openai.Traits(r.Int(math.MaxUint16))
+	c.Model, c.Salt, c.LoRA = r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes)
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("parse request frame: %w", err)
 	}
@@ -181,7 +194,8 @@ func appendPrompt(b []byte, p *cachestate.Prompt) []byte {
 		b = binary.AppendUvarint(b, uint64(p.Offsets[i]-last))
 		last = p.Offsets[i]
 	}
-	return b
+	b = binary.AppendUvarint(b, uint64(p.Sure))
+	return append(b, byte(p.Turn))
 }
 
 func readPrompt(r *engine.Reader, p *cachestate.Prompt) {
@@ -196,6 +210,10 @@ func readPrompt(r *engine.Reader, p *cachestate.Prompt) {
 		p.Keys = append(p.Keys, cachestate.Key(r.Uint64()))
 		last += uint64(r.Int(uint64(p.Bytes) - last)) // no boundary lies beyond the prompt
 		p.Offsets = append(p.Offsets, uint32(last))
+	}
+	p.Sure = min(r.Int(maxKeys), len(p.Keys))
+	if p.Turn = cachestate.Turn(r.Byte()); !p.Turn.Valid() {
+		p.Turn = cachestate.TurnUser
 	}
 }
 

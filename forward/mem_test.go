@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
 // memMesh is a mesh in memory: agents that open streams to each other, each with one engine.
@@ -233,6 +234,11 @@ type memBooker struct {
 	hang   context.CancelCauseFunc
 
 	generation engine.Generation // of the cache; 0 for any
+
+	ask           openai.Ask // of every booking, until one is refused
+	wantsPrompt   bool
+	lessons       [][]uint32
+	refusedFields []string
 }
 
 func (b *memBooker) booked() int {
@@ -300,9 +306,28 @@ func (b *memBooker) NoteUnreachable() {
 type memBooking struct {
 	b    *memBooker
 	once sync.Once
+
+	learned bool
 }
 
 func (k *memBooking) FirstContent() {}
+
+func (k *memBooking) Ask() openai.Ask { return k.b.ask }
+
+func (k *memBooking) AskRefused(field string) {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	k.b.refusedFields, k.b.ask = append(k.b.refusedFields, field), openai.Ask{}
+}
+
+func (k *memBooking) WantsPrompt() bool { return k.b.wantsPrompt && !k.learned }
+
+func (k *memBooking) Learn(ids []uint32, _ time.Duration) {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	k.learned = true
+	k.b.lessons = append(k.b.lessons, ids)
+}
 
 func (k *memBooking) Finish(o Outcome) {
 	k.once.Do(func() {

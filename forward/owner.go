@@ -42,6 +42,12 @@ type Admission struct {
 	QueuedAtProbe float64           // seconds; negative when the engine was not probed
 	Media         bool              // the prompt's bytes say little of its tokens
 	Second        bool              // a second owner accepts unless down, draining or full
+
+	Route  openai.Route
+	Traits openai.Traits
+	Model  string // as the client wrote it
+	Salt   string
+	LoRA   string
 }
 
 // Booking is the load of one accepted request. Finish may be called more than once; only the first call counts.
@@ -51,6 +57,14 @@ type Booking interface {
 	FirstContent()
 	// Finish undoes the booking.
 	Finish(Outcome)
+	// Ask returns what is to be added to the request so that its answer teaches.
+	Ask() openai.Ask
+	// AskRefused tells that the engine refused the request for a field that was added.
+	AskRefused(field string)
+	// WantsPrompt reports whether the prompt's token ids would teach something.
+	WantsPrompt() bool
+	// Learn takes them, and the CPU time that it took to read them.
+	Learn(promptIDs []uint32, cost time.Duration)
 }
 
 // Outcome is what is known when a request has ended.
@@ -165,21 +179,25 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	defer cancel(nil)
 	alive := e.Booker.Alive()
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	resp, err := o.ask(ctx, e, target, c, b)
+	l := learner{b: booking, ask: booking.Ask()}
+	resp, err := o.askAndLearn(ctx, e, target, c, b, &l)
 	if err != nil {
 		return ending{}, engineFailure(e, err)
 	}
-	defer resp.Body.Close()
+	defer func() { resp.Body.Close() }()
 	status = resp.StatusCode
 	resp.Request = nil // it holds the body, which the engine has: it need not be kept while the answer comes
 	if c.sent != nil {
 		c.sent()
 	}
+	if err := l.prepare(resp); err != nil {
+		return ending{}, &failure{"reset", err}
+	}
 	if err := to.head(&head{status, answerHeader(resp.Header)}); err != nil {
 		outcome = Outcome{Refused: !engineFault(status)}
 		return ending{}, err
 	}
-	outcome, err = o.relay(c, resp, booking, to)
+	outcome, err = o.relay(c, resp, &l, to)
 	if err != nil {
 		return ending{}, err
 	}
@@ -196,15 +214,21 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 	if c.Method == http.MethodGet {
 		return noBooking{}, e.Booker.Load(), nil
 	}
+	route, _ := openai.RouteFor(c.Method, pathOnly(c.Path))
 	return e.Booker.Admit(Admission{
 		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second,
+		Route: route, Traits: c.Traits, Model: c.Model, Salt: c.Salt, LoRA: c.LoRA,
 	})
 }
 
 type noBooking struct{}
 
-func (noBooking) FirstContent()  {}
-func (noBooking) Finish(Outcome) {}
+func (noBooking) FirstContent()                 {}
+func (noBooking) Finish(Outcome)                {}
+func (noBooking) Ask() openai.Ask               { return openai.Ask{} }
+func (noBooking) AskRefused(string)             {}
+func (noBooking) WantsPrompt() bool             { return false }
+func (noBooking) Learn([]uint32, time.Duration) {}
 
 // engineURL returns where a request goes at the engine. It is false unless method and path are those of a route that
 // clients may use: the engine's key, which is sent along, opens others.
@@ -247,19 +271,23 @@ func engineFailure(e LocalEngine, err error) error {
 }
 
 // relay passes the engine's answer on: event by event when it is a stream, else as it comes.
-func (o *Owner) relay(c *call, resp *http.Response, b Booking, to receiver) (Outcome, error) {
+func (o *Owner) relay(c *call, resp *http.Response, l *learner, to receiver) (Outcome, error) {
 	route, _ := openai.RouteFor(c.Method, pathOnly(c.Path))
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		return relayEvents(route, resp.Body, b, to)
+	if streams(resp) {
+		return relayEvents(route, resp.Body, l, to)
 	}
-	return relayWhole(route, resp, b, to)
+	return relayWhole(route, resp, l, to)
+}
+
+func streams(resp *http.Response) bool {
+	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 }
 
 // usageWindow is how much of an answer that is no stream is kept to read its usage. Answers above it teach nothing.
 const usageWindow = 4 << 20
 
-func relayWhole(route openai.Route, resp *http.Response, b Booking, to receiver) (Outcome, error) {
-	good := resp.StatusCode < 300
+func relayWhole(route openai.Route, resp *http.Response, l *learner, to receiver) (Outcome, error) {
+	b, good := l.b, resp.StatusCode < 300
 	var kept []byte
 	buf := make([]byte, 32<<10)
 	for {
@@ -276,6 +304,7 @@ func relayWhole(route openai.Route, resp *http.Response, b Booking, to receiver)
 			}
 		}
 		if errors.Is(err, io.EOF) {
+			l.learn()
 			usage, ok := openai.ParseUsage(route, kept)
 			fault := engineFault(resp.StatusCode)
 			return Outcome{Usage: usage, HasUsage: ok && good, Refused: !good && !fault, Failed: fault, Whole: true}, nil
@@ -289,7 +318,7 @@ func relayWhole(route openai.Route, resp *http.Response, b Booking, to receiver)
 // eventLimit bounds one line of an engine's event stream: the token ids of a very long prompt come in one line.
 const eventLimit = 32 << 20
 
-func relayEvents(route openai.Route, body io.Reader, b Booking, to receiver) (Outcome, error) {
+func relayEvents(route openai.Route, body io.Reader, l *learner, to receiver) (Outcome, error) {
 	events := openai.NewStream(route, eventLimit)
 	buf := make([]byte, 32<<10)
 	var out []byte
@@ -298,19 +327,23 @@ func relayEvents(route openai.Route, body io.Reader, b Booking, to receiver) (Ou
 		n, err := body.Read(buf)
 		out = out[:0]
 		feedErr := events.Feed(buf[:n], func(e openai.Event) bool {
-			out = append(out, e.Raw...)
+			out = l.event(out, e.Raw)
 			if content = content || e.Content; content {
-				b.FirstContent()
+				l.b.FirstContent()
 			}
 			failed = failed || e.Failed
 			done = done || e.Done
 			return true
 		})
+		if err != nil {
+			out = l.flush(out)
+		}
 		if len(out) > 0 {
 			if err := to.data(out, content); err != nil {
 				return Outcome{Failed: true}, err
 			}
 		}
+		l.learn()
 		if feedErr != nil {
 			return Outcome{Failed: true}, &failure{"bad_event", feedErr}
 		}

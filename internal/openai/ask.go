@@ -1,28 +1,6 @@
 package openai
 
-// Traits are the properties of a request that decide what its answer can teach: a set of bits that travels from ingress to
-// owner.
-type Traits uint16
-
-// The traits of a request.
-const (
-	TraitStream        Traits = 1 << iota // the answer is a stream of events
-	TraitUsage                            // usage comes without our asking
-	TraitStreamOptions                    // the client sent stream_options
-	TraitAsksIDs                          // the client itself says whether it wants token ids
-	TraitEcho                             // the prompt is part of the answer
-	TraitNoReasoning                      // thoughts are left out of the answer
-	TraitMany                             // several prompts or several answers
-	TraitSkipsCache                       // the engine computes the whole prompt again
-	TraitTokenPrompt                      // the prompt is token ids
-	TraitOddNames                         // salt or adapter are longer than what is passed on
-)
-
-// Has reports whether all of the given traits are there.
-func (t Traits) Has(want Traits) bool { return t&want == want }
-
-// Any reports whether one of the given traits is there.
-func (t Traits) Any(of Traits) bool { return t&of != 0 }
+import "bytes"
 
 // Style is how an engine writes fields that were not asked for.
 type Style uint8
@@ -33,7 +11,14 @@ const (
 	StyleAbsent              // SGLang: the field is not there
 )
 
-// Ask is what an owner adds to a request to learn from the answer. The zero Ask adds nothing.
+const (
+	fieldTokenIDs      = "return_token_ids"
+	fieldPromptIDs     = "return_prompt_token_ids"
+	fieldStreamOptions = "stream_options"
+)
+
+// Ask is what an owner adds to a request to learn from the answer; a Stripper takes it out of the answer again. The zero
+// Ask adds nothing.
 type Ask struct {
 	Fields []string // set to true in the request
 	Usage  bool     // stream_options.include_usage
@@ -42,3 +27,38 @@ type Ask struct {
 
 // Empty reports whether nothing is asked.
 func (a *Ask) Empty() bool { return len(a.Fields) == 0 && !a.Usage }
+
+// Apply returns the body of a request, a JSON object, with what is asked. The client must not have set these fields
+// itself: of two members with one name engines take the last.
+func (a *Ask) Apply(body []byte) []byte {
+	at := bytes.IndexByte(body, '{')
+	if at < 0 || a.Empty() {
+		return body
+	}
+	out := make([]byte, 0, len(body)+256)
+	out = append(out, body[:at+1]...)
+	for _, f := range a.Fields {
+		out = append(append(append(out, '"'), f...), `":true,`...)
+	}
+	if a.Usage {
+		out = append(out, `"`+fieldStreamOptions+`":{"include_usage":true},`...)
+	}
+	if rest := bytes.TrimLeft(body[at+1:], " \t\r\n"); len(rest) > 0 && rest[0] == '}' {
+		out = out[:len(out)-1] // no member follows the comma
+	}
+	return append(out, body[at+1:]...)
+}
+
+// RefusedIn returns the added field that an engine's answer of 400 names, if it names one.
+func (a *Ask) RefusedIn(answer []byte) (field string, ok bool) {
+	fields := a.Fields
+	if a.Usage {
+		fields = append(fields[:len(fields):len(fields)], fieldStreamOptions)
+	}
+	for _, f := range fields {
+		if bytes.Contains(answer, []byte(f)) {
+			return f, true
+		}
+	}
+	return "", false
+}

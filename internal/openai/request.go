@@ -58,6 +58,9 @@ type Request struct {
 	Media        bool   // images, sound or video are part of the prompt: its bytes say little of its tokens
 	Keyless      string // why there are no keys (a closed set, see DESIGN.md); "" when Walk gives a canonical prompt
 	Previous     string // the stored response that this one continues, which only one engine has; "" when none
+	Traits       Traits // what decides what the answer can teach
+	Salt         string // cache_salt, when it is short enough to be passed on
+	LoRA         string // lora_path, likewise
 	SessionID    string // what the client says its requests belong to; "" when it says nothing
 	Body         []byte // the whole body as it came
 
@@ -182,6 +185,7 @@ func (r *Request) read() {
 	r.SessionID = r.session()
 	r.Prompts = r.prompts()
 	r.Keyless = r.keyless()
+	r.readTraits()
 }
 
 func (r *Request) includeUsage() bool {

@@ -17,9 +17,10 @@ type blockKey struct {
 type block struct {
 	blockKey
 	wire   uint64
-	refs   int    // running requests that hold it
-	stored bool   // findable; Invariant: a block on the free list is stored
-	copyOf *block // next physical copy with the same key
+	refs   int      // running requests that hold it
+	stored bool     // findable; Invariant: a block on the free list is stored
+	copyOf *block   // next physical copy with the same key
+	origin *kvEvent // what told of the block first, where the host tier has to tell it again
 
 	prev, next *block // free list; nil while held
 }
@@ -31,6 +32,7 @@ type sequence struct {
 	salt    string
 	adapter string
 
+	loaded int        // leading blocks that were loaded from the host tier when it was admitted
 	held   [][]*block // by group and block index; nil where the group keeps no block
 	stored int        // Invariant: blocks [0, stored) are stored or not kept, in every group
 }
@@ -41,7 +43,8 @@ type cache struct {
 	groups      []cacheGroup
 	index       map[blockKey]*block
 	free        blockList // unheld stored blocks, next to be evicted first
-	blank       int       // blocks that hold nothing
+	host        hostTier
+	blank       int // blocks that hold nothing
 	total       int
 	resident    int // stored blocks, copies counted
 	evictions   int64
@@ -62,6 +65,7 @@ func newCache(cfg *Config) *cache {
 	c.total = int(cfg.CapacityTokens/int64(cfg.BlockTokens)) * len(cfg.Groups)
 	c.blank = c.total
 	c.free.init()
+	c.host.init(cfg)
 	c.wantEvents = cfg.KVEvents.Endpoint != "" || cfg.Kind == KindTRTLLM && cfg.EventBuffer > 0
 	for _, g := range cfg.Groups {
 		c.groups = append(c.groups, cacheGroup{Group: g, reach: reach(g, cfg.BlockTokens)})
@@ -115,14 +119,14 @@ func (c *cache) prefix(chain []link, limit int) int {
 func (c *cache) groupHit(group int, chain []link, limit int) int {
 	if c.groups[group].reach == 0 {
 		n := 0
-		for n < limit && c.find(group, chain[n]) != nil {
+		for n < limit && c.reusable(group, chain[n]) {
 			n++
 		}
 		return n
 	}
 	run := 0
 	for i := limit - 1; i >= 0; i-- {
-		if c.find(group, chain[i]) == nil {
+		if !c.reusable(group, chain[i]) {
 			run = 0
 			continue
 		}
@@ -135,8 +139,9 @@ func (c *cache) groupHit(group int, chain []link, limit int) int {
 
 func (c *cache) find(group int, l link) *block { return c.index[blockKey{group, l.key}] }
 
-// admit gives a request the blocks for its first n tokens and returns how many of them were cached; it changes nothing
-// and returns false when there are not enough blocks. read is false for requests that must compute everything.
+// admit gives a request the blocks for its first n tokens and returns how many of them were cached, those that are loaded
+// from the host included; it changes nothing and returns false when there are not enough blocks. read is false for
+// requests that must compute everything.
 func (c *cache) admit(s *sequence, n int, read bool) (hit int, ok bool) {
 	if read {
 		hit = c.hit(s.chain, n)
@@ -145,15 +150,18 @@ func (c *cache) admit(s *sequence, n int, read bool) (hit int, ok bool) {
 		return 0, false
 	}
 	s.held = make([][]*block, len(c.groups))
+	s.stored = c.onGPU(s.chain, n, hit)
+	s.loaded = hit - s.stored
 	for g := range c.groups {
 		c.pin(s, g, n, hit)
 	}
 	for g := range c.groups {
-		for i := max(hit, c.groups[g].keepFrom(n, c.blockTokens)); i < c.blocksFor(n); i++ {
-			s.held[g][i] = c.allocate()
+		for i := c.groups[g].keepFrom(n, c.blockTokens); i < c.blocksFor(n); i++ {
+			if s.held[g][i] == nil {
+				s.held[g][i] = c.allocate()
+			}
 		}
 	}
-	s.stored = hit
 	return hit, true
 }
 
@@ -164,7 +172,7 @@ func (c *cache) fits(s *sequence, n, hit int) bool {
 		keep := c.groups[g].keepFrom(n, c.blockTokens)
 		need += c.blocksFor(n) - max(hit, keep)
 		for i := keep; i < hit; i++ {
-			if c.find(g, s.chain[i]).refs == 0 {
+			if b := c.find(g, s.chain[i]); b == nil || b.refs == 0 {
 				need++
 			}
 		}
@@ -172,14 +180,15 @@ func (c *cache) fits(s *sequence, n, hit int) bool {
 	return need <= c.available()
 }
 
-// pin takes one group's cached blocks. Those that were only needed to find the hit count as used, and are let go.
+// pin takes one group's blocks that are cached on the GPU. Those that were only needed to find the hit count as used, and
+// are let go.
 func (c *cache) pin(s *sequence, g, n, hit int) {
 	s.held[g] = make([]*block, c.blocksFor(n))
 	grp := &c.groups[g]
 	keep := grp.keepFrom(n, c.blockTokens)
 	if grp.reach > 0 {
 		for i := max(0, hit-grp.reach); i < min(keep, hit); i++ {
-			if b := c.find(g, s.chain[i]); b.refs == 0 {
+			if b := c.find(g, s.chain[i]); b != nil && b.refs == 0 {
 				c.free.remove(b)
 				c.free.push(b)
 			}
@@ -187,6 +196,10 @@ func (c *cache) pin(s *sequence, g, n, hit int) {
 	}
 	for i := keep; i < hit; i++ {
 		b := c.find(g, s.chain[i])
+		if b == nil {
+			c.host.touch(blockKey{g, s.chain[i].key})
+			continue
+		}
 		if b.refs == 0 {
 			c.free.remove(b)
 		}
@@ -211,12 +224,13 @@ func (c *cache) allocate() *block {
 	c.free.remove(b)
 	c.unstore(b)
 	c.evictions++
+	c.offload(b)
 	c.emitRemoved(b)
-	b.refs, b.stored = 1, false
+	b.refs, b.stored, b.origin = 1, false, nil
 	return b
 }
 
-// commit makes the full blocks of the first n tokens, now computed, findable.
+// commit makes the full blocks of the first n tokens, now computed or loaded, findable.
 func (c *cache) commit(s *sequence, n int) {
 	full := min(n/c.blockTokens, len(s.chain))
 	if full <= s.stored {
@@ -225,8 +239,9 @@ func (c *cache) commit(s *sequence, n int) {
 	for g := range c.groups {
 		kept := make([]link, 0, full-s.stored)
 		for i := s.stored; i < full; i++ {
-			if b := s.held[g][i]; b != nil && c.store(b, g, s.chain[i]) {
+			if b := s.held[g][i]; b != nil && !b.stored && c.store(b, g, s.chain[i]) {
 				kept = append(kept, s.chain[i])
+				c.remember(b, s, i)
 			}
 		}
 		c.emitStored(s, g, full, kept)
@@ -318,10 +333,13 @@ func (c *cache) drop(s *sequence, g, i int) {
 	}
 }
 
-// clear forgets everything, unless a running request holds blocks.
-func (c *cache) clear() bool {
+// clear forgets everything, unless a running request holds blocks; the host tier only when host is set.
+func (c *cache) clear(host bool) bool {
 	if c.used() > 0 {
 		return false
+	}
+	if host {
+		c.host.clear()
 	}
 	c.index, c.blank, c.resident = map[blockKey]*block{}, c.total, 0
 	c.free.init()

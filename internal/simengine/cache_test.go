@@ -1,6 +1,7 @@
 package simengine
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -16,6 +17,9 @@ type dumbCache struct {
 	blocks      []*dumbBlock
 	clock       int
 	removed     []blockKey
+	host        []blockKey // least recently used first
+	hostSize    int
+	hostRemoved []blockKey
 }
 
 type dumbBlock struct {
@@ -53,6 +57,25 @@ func (c *dumbCache) find(group int, l link) *dumbBlock {
 	return slices.MinFunc(found, func(a, b *dumbBlock) int { return a.age - b.age })
 }
 
+func (c *dumbCache) reusable(group int, l link) bool {
+	return c.find(group, l) != nil || slices.Contains(c.host, blockKey{group, l.key})
+}
+
+// offload moves a block to the end of the host tier, which it may have to enter.
+func (c *dumbCache) offload(k blockKey, enter bool) {
+	i := slices.Index(c.host, k)
+	switch {
+	case c.hostSize == 0 || i < 0 && !enter:
+		return
+	case i >= 0:
+		c.host = slices.Delete(c.host, i, i+1)
+	case len(c.host) == c.hostSize:
+		c.hostRemoved = append(c.hostRemoved, c.host[0])
+		c.host = c.host[1:]
+	}
+	c.host = append(c.host, k)
+}
+
 // needed says whether group g needs block i for what follows n tokens.
 func (c *dumbCache) needed(g, i, n int) bool {
 	end := (i + 1) * c.blockTokens // the block's last token is end − 1
@@ -71,7 +94,7 @@ func (c *dumbCache) usable(chain []link, n int) int {
 		ok := true
 		for g := range c.groups {
 			for i := range hit {
-				if c.needed(g, i, hit*c.blockTokens) && c.find(g, chain[i]) == nil {
+				if c.needed(g, i, hit*c.blockTokens) && !c.reusable(g, chain[i]) {
 					ok = false
 				}
 			}
@@ -94,7 +117,7 @@ func (c *dumbCache) admit(s *dumbSequence, n int) (int, bool) {
 			case !c.needed(g, i, n):
 			case i >= hit:
 				fresh++
-			case c.find(g, s.chain[i]).refs == 0:
+			case c.find(g, s.chain[i]) == nil || c.find(g, s.chain[i]).refs == 0:
 				pins++
 			}
 		}
@@ -115,17 +138,22 @@ func (c *dumbCache) admit(s *dumbSequence, n int) (int, bool) {
 			}
 		}
 		for i := range hit {
-			if c.needed(g, i, n) {
-				b := c.find(g, s.chain[i])
+			if !c.needed(g, i, n) {
+				continue
+			}
+			if b := c.find(g, s.chain[i]); b != nil {
 				b.refs++
 				s.held[blockKey{g, uint64(i)}] = b
+				continue
 			}
+			s.done = min(s.done, i)
+			c.offload(blockKey{g, s.chain[i].key}, false)
 		}
 	}
 	for g := range c.groups {
-		for i := hit; i < (n+c.blockTokens-1)/c.blockTokens; i++ {
-			if c.needed(g, i, n) {
-				s.held[blockKey{g, uint64(i)}] = c.take()
+		for i := range (n + c.blockTokens - 1) / c.blockTokens {
+			if k := (blockKey{g, uint64(i)}); c.needed(g, i, n) && s.held[k] == nil {
+				s.held[k] = c.take()
 			}
 		}
 	}
@@ -142,10 +170,14 @@ func (c *dumbCache) take() *dumbBlock {
 			best = b
 		}
 	}
-	if best.stored {
-		c.removed = append(c.removed, best.key)
-	}
+	was := *best
 	*best = dumbBlock{refs: 1}
+	if was.stored {
+		c.removed = append(c.removed, was.key)
+		if c.find(was.key.group, link{key: was.key.key}) == nil {
+			c.offload(was.key, true)
+		}
+	}
 	return best
 }
 
@@ -154,7 +186,7 @@ func (c *dumbCache) commit(s *dumbSequence, n int) {
 	for g := range c.groups {
 		for i := s.done; i < full; i++ {
 			b := s.held[blockKey{g, uint64(i)}]
-			if b != nil && (!c.unique || c.find(g, s.chain[i]) == nil) {
+			if b != nil && !b.stored && (!c.unique || c.find(g, s.chain[i]) == nil) {
 				b.key, b.stored, b.age = blockKey{g, s.chain[i].key}, true, c.tick()
 			}
 		}
@@ -230,11 +262,15 @@ func TestCacheMatchesItsTwin(t *testing.T) {
 	}
 	for name, groups := range layouts {
 		for _, kind := range []string{KindVLLM, KindSGLang} {
-			t.Run(name+" "+kind, func(t *testing.T) {
-				for seed := range uint64(20) {
-					compareCaches(t, rand.New(rand.NewPCG(seed, 7)), groups, kind, seed)
-				}
-			})
+			for _, host := range []int64{0, 60, 300} {
+				t.Run(fmt.Sprint(name, " ", kind, " ", host), func(t *testing.T) {
+					for seed := range uint64(8) {
+						compareCaches(t, rand.New(rand.NewPCG(seed, 7)), seed, func(c *Config) {
+							c.Groups, c.Kind, c.OffloadTokens = groups, kind, host
+						})
+					}
+				})
+			}
 		}
 	}
 }
@@ -245,14 +281,16 @@ type pair2 struct {
 	n int // tokens computed
 }
 
-func compareCaches(t *testing.T, rng *rand.Rand, groups []Group, kind string, seed uint64) {
+func compareCaches(t *testing.T, rng *rand.Rand, seed uint64, change func(*Config)) {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Kind, cfg.BlockTokens, cfg.CapacityTokens, cfg.Groups = kind, 4, 160, groups
+	cfg.BlockTokens, cfg.CapacityTokens = 4, 160
 	cfg.KVEvents.Endpoint = "tcp://127.0.0.1:0"
+	change(&cfg)
 	c := newCache(&cfg)
-	d := newDumbCache(c.total, 4, groups, kind != KindVLLM)
-	h := chainer{kind: kind, blockTokens: 4}
+	d := newDumbCache(c.total, 4, cfg.Groups, cfg.Kind != KindVLLM)
+	d.hostSize = c.host.capacity
+	h := chainer{kind: cfg.Kind, blockTokens: 4}
 	var running []*pair2
 	for step := range 400 {
 		switch {
@@ -262,8 +300,9 @@ func compareCaches(t *testing.T, rng *rand.Rand, groups []Group, kind string, se
 			p := &pair2{a: &sequence{tokens: tokens, chain: chain}, b: &dumbSequence{chain: chain}, n: len(tokens) - rng.IntN(8)}
 			hit, ok := c.admit(p.a, p.n, true)
 			wantHit, wantOK := d.admit(p.b, p.n)
-			if hit != wantHit || ok != wantOK {
-				t.Fatalf("seed %d step %d: admit = %d %v, twin %d %v", seed, step, hit, ok, wantHit, wantOK)
+			if hit != wantHit || ok != wantOK || ok && p.a.stored != p.b.done {
+				t.Fatalf("seed %d step %d: admit = %d %v, %d on the GPU, twin %d %v, %d",
+					seed, step, hit, ok, p.a.stored, wantHit, wantOK, p.b.done)
 			}
 			if ok {
 				running = append(running, p)
@@ -286,23 +325,36 @@ func compareCaches(t *testing.T, rng *rand.Rand, groups []Group, kind string, se
 			d.release(running[i].b, 100)
 			running = slices.Delete(running, i, i+1)
 		}
-		if c.resident != d.resident() {
-			t.Fatalf("seed %d step %d: %d resident, twin %d", seed, step, c.resident, d.resident())
+		if c.resident != d.resident() || c.host.order.len != len(d.host) || len(c.host.index) != len(d.host) {
+			t.Fatalf("seed %d step %d: %d resident and %d on the host, twin %d and %d",
+				seed, step, c.resident, c.host.order.len, d.resident(), len(d.host))
 		}
 	}
-	var removed []uint64
+	if cfg.Kind != KindVLLM {
+		return // its wire hashes are not the keys
+	}
+	var removed, hostRemoved []uint64
 	for _, e := range c.takeEvents() {
-		if e.kind == eventRemoved {
+		switch {
+		case e.kind == eventRemoved && e.host:
+			hostRemoved = append(hostRemoved, e.hashes...)
+		case e.kind == eventRemoved:
 			removed = append(removed, e.hashes...)
 		}
 	}
-	var want []uint64
-	for _, k := range d.removed {
-		want = append(want, k.key)
-	}
-	if diff := cmp.Diff(want, removed); diff != "" && kind == KindVLLM {
+	if diff := cmp.Diff(keysOf(d.removed), removed); diff != "" {
 		t.Errorf("seed %d: order of eviction (-twin +cache):\n%s", seed, diff)
 	}
+	if diff := cmp.Diff(keysOf(d.hostRemoved), hostRemoved); diff != "" {
+		t.Errorf("seed %d: order of eviction from the host (-twin +cache):\n%s", seed, diff)
+	}
+}
+
+func keysOf(blocks []blockKey) (keys []uint64) {
+	for _, k := range blocks {
+		keys = append(keys, k.key)
+	}
+	return keys
 }
 
 // randomTokens has few distinct prefixes, so that hits, copies and branches are frequent.

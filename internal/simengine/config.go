@@ -50,6 +50,9 @@ type Config struct {
 	BlockTokens int
 	// CapacityTokens is the KV cache size in tokens, split in blocks; a rest smaller than a block is lost.
 	CapacityTokens int64
+	// OffloadTokens is the size of a second tier in CPU memory, which keeps the blocks that the GPU gave up; 0 means none.
+	// It is per group, like CapacityTokens. Only vLLM and SGLang have it.
+	OffloadTokens int64
 	// MaxRunning is the number of requests that run at once, prefilling or decoding; more wait.
 	MaxRunning int
 	// MaxContext is the longest prompt plus answer in tokens, at most CapacityTokens; 0 means the smaller of 131,072 and
@@ -211,6 +214,9 @@ func (c *Config) validateLimits() error {
 	}
 	if c.MaxContext < 0 || c.BlockTokens > 0 && int64(c.MaxContext) > c.wholeBlocks() {
 		errs = append(errs, fmt.Errorf("MaxContext (%d) must lie in 0..CapacityTokens (%d)", c.MaxContext, c.CapacityTokens))
+	}
+	if c.OffloadTokens != 0 && (c.OffloadTokens < int64(c.BlockTokens) || c.Kind != KindVLLM && c.Kind != KindSGLang) {
+		errs = append(errs, fmt.Errorf("OffloadTokens (%d) must be 0, or hold a block of a vllm or sglang", c.OffloadTokens))
 	}
 	if !(c.RetokenizeRate >= 0 && c.RetokenizeRate <= 1) {
 		errs = append(errs, fmt.Errorf("RetokenizeRate (%v) must lie in 0..1", c.RetokenizeRate))

@@ -25,7 +25,8 @@
 // prefill, so equal prompts at the same time store copies; blocks of running requests are pinned and are released tail
 // first when they end; eviction in order of release; answers stay cached but for their last token; a prefix counts only
 // as far as every cache group agrees; a request that finds no block waits and holds up those behind it, one that
-// decodes preempts the youngest.
+// decodes preempts the youngest. A host tier can keep what the GPU evicts: vLLM tells of it by hash alone, SGLang in
+// full, and a hit loads it back.
 //
 // KV events: one batch a step, removed before stored, every physical copy reported, tokens of blocks that a window skips;
 // nothing from an idle vLLM, not even that its cache was cleared; SGLang's one event a page and AllBlocksCleared at once
@@ -42,7 +43,7 @@
 //
 // # Simplified
 //
-// There is no chunked prefill: an aborted prefill leaves nothing in the cache. The groups of a hybrid model share one
+// A block goes to the host tier in no time when it is evicted. There is no chunked prefill: an aborted prefill leaves nothing in the cache. The groups of a hybrid model share one
 // pool with CapacityTokens for each group. SGLang's and TensorRT-LLM's trees are played by the same block pool without
 // copies, evicted in order of release. Answers never call tools; stop strings, sampling, logprobs, priorities, structured
 // output, stored responses and background responses are not there. An image is 64 tokens made from the hash of its

@@ -62,23 +62,45 @@ func (c *encoder) storedArray(b []byte, e *kvEvent) []byte {
 	b = c.hashes(b, e.hashes)
 	b = c.parent(b, e)
 	b = appendTokens(b, e.tokens)
-	b = msgp.AppendUint64(b, uint64(c.blockTokens))
+	b = msgp.AppendUint64(b, c.blockSize(e))
 	b = msgp.AppendNil(b) // lora_id
 	if c.sglang {
-		return sglangTail(msgp.AppendString(b, "GPU"), e)
+		return sglangTail(msgp.AppendString(b, c.medium(e)), e)
 	}
 	fields := []func([]byte) []byte{
-		func(b []byte) []byte { return msgp.AppendString(b, "GPU") },
+		func(b []byte) []byte { return msgp.AppendString(b, c.medium(e)) },
 		func(b []byte) []byte { return appendOptional(b, e.adapter) },
 		func(b []byte) []byte { return appendExtraKeys(b, e) },
 		func(b []byte) []byte { return msgp.AppendUint64(b, uint64(e.group)) },
 		func(b []byte) []byte { return msgp.AppendString(b, c.groups[e.group].Kind) },
 		func(b []byte) []byte { return c.appendWindow(b, e.group) },
 	}
+	if e.host { // a placeholder has nothing of these
+		fields[2], fields[4], fields[5] = msgp.AppendNil, msgp.AppendNil, msgp.AppendNil
+	}
 	for _, f := range fields[:n-6] {
 		b = f(b)
 	}
 	return b
+}
+
+// medium is the name of an event's tier.
+func (c *encoder) medium(e *kvEvent) string {
+	switch {
+	case !e.host:
+		return "GPU"
+	case c.sglang:
+		return "CPU_PINNED"
+	}
+	return "CPU"
+}
+
+// blockSize: vLLM's offload connector knows no size.
+func (c *encoder) blockSize(e *kvEvent) uint64 {
+	if e.host && !c.sglang {
+		return 0
+	}
+	return uint64(c.blockTokens)
 }
 
 // sglangTail is the map that salted requests carry in place of an eighth field.
@@ -100,7 +122,7 @@ func (c *encoder) removedArray(b []byte, e *kvEvent) []byte {
 	}
 	b = c.hashes(msgp.AppendString(msgp.AppendArrayHeader(b, n), "BlockRemoved"), e.hashes)
 	if n > 2 {
-		b = msgp.AppendString(b, "GPU")
+		b = msgp.AppendString(b, c.medium(e))
 	}
 	if n > 3 {
 		b = msgp.AppendUint64(b, uint64(e.group))
@@ -120,7 +142,7 @@ func (c *encoder) mapEvent(b []byte, e *kvEvent) []byte {
 		}
 		b = appendKey(msgp.AppendMapHeader(b, n), "type", "BlockRemoved")
 		b = c.hashes(msgp.AppendString(b, "block_hashes"), e.hashes)
-		b = appendKey(b, "medium", "GPU")
+		b = appendKey(b, "medium", c.medium(e))
 		if !c.sglang {
 			b = msgp.AppendUint64(msgp.AppendString(b, "group_idx"), uint64(e.group))
 		}
@@ -131,24 +153,13 @@ func (c *encoder) mapEvent(b []byte, e *kvEvent) []byte {
 }
 
 func (c *encoder) storedMap(b []byte, e *kvEvent) []byte {
-	n := uint32(7)
-	window := !c.sglang && c.groups[e.group].Kind == GroupSliding
-	switch {
-	case c.sglang && e.salt != "":
-		n = 8
-	case !c.sglang:
-		n = 11
-		if window {
-			n = 12
-		}
-	}
-	b = appendKey(msgp.AppendMapHeader(b, n), "type", "BlockStored")
+	b = appendKey(msgp.AppendMapHeader(b, c.storedFields(e)), "type", "BlockStored")
 	b = c.hashes(msgp.AppendString(b, "block_hashes"), e.hashes)
 	b = c.parent(msgp.AppendString(b, "parent_block_hash"), e)
 	b = appendTokens(msgp.AppendString(b, "token_ids"), e.tokens)
-	b = msgp.AppendUint64(msgp.AppendString(b, "block_size"), uint64(c.blockTokens))
+	b = msgp.AppendUint64(msgp.AppendString(b, "block_size"), c.blockSize(e))
 	b = msgp.AppendNil(msgp.AppendString(b, "lora_id"))
-	b = appendKey(b, "medium", "GPU")
+	b = appendKey(b, "medium", c.medium(e))
 	if c.sglang {
 		if e.salt != "" {
 			b = appendKey(b, "cache_salt", e.salt)
@@ -156,13 +167,36 @@ func (c *encoder) storedMap(b []byte, e *kvEvent) []byte {
 		return b
 	}
 	b = appendOptional(msgp.AppendString(b, "lora_name"), e.adapter)
-	b = appendExtraKeys(msgp.AppendString(b, "extra_keys"), e)
+	if !e.host {
+		b = appendExtraKeys(msgp.AppendString(b, "extra_keys"), e)
+	}
 	b = msgp.AppendUint64(msgp.AppendString(b, "group_idx"), uint64(e.group))
-	b = appendKey(b, "kv_cache_spec_kind", c.groups[e.group].Kind)
-	if window {
+	if !e.host {
+		b = appendKey(b, "kv_cache_spec_kind", c.groups[e.group].Kind)
+	}
+	if c.hasWindow(e) {
 		b = c.appendWindow(msgp.AppendString(b, "kv_cache_spec_sliding_window"), e.group)
 	}
 	return b
+}
+
+// storedFields is how many of the fields of storedMap an event has, its tag included.
+func (c *encoder) storedFields(e *kvEvent) uint32 {
+	switch {
+	case c.sglang && e.salt != "":
+		return 8
+	case c.sglang:
+		return 7
+	case e.host:
+		return 9
+	case c.hasWindow(e):
+		return 12
+	}
+	return 11
+}
+
+func (c *encoder) hasWindow(e *kvEvent) bool {
+	return !c.sglang && !e.host && c.groups[e.group].Kind == GroupSliding
 }
 
 func appendKey(b []byte, key, value string) []byte {

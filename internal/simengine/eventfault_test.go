@@ -170,6 +170,7 @@ func TestRestartIsANewProcess(t *testing.T) {
 		started := metric(t, r, "process_start_time_seconds")
 
 		r.post("/sim/restart", "")
+		synctest.Wait()
 		if _, err := sub.conn.message(nil); err == nil {
 			t.Error("the connection for KV events is still open")
 		}
@@ -211,6 +212,7 @@ func TestRestartWithASeedHashesAlike(t *testing.T) {
 		}
 		before := hashes()
 		r.Restart()
+		synctest.Wait() // the client notices
 		if after := hashes(); after != before {
 			t.Errorf("hashes %s after the restart, %s before", after, before)
 		}
@@ -232,6 +234,7 @@ func TestRestartResetsEveryRequestAndOldStepsStayUntold(t *testing.T) {
 			synctest.Wait()
 		}
 		r.Restart()
+		synctest.Wait() // the client notices
 		r.posts.Wait()
 		for _, err := range errs {
 			if err == nil {
@@ -260,6 +263,7 @@ func TestRestartEndsRequestsThatHang(t *testing.T) {
 			})
 			synctest.Wait()
 			r.Restart()
+			synctest.Wait() // the client notices
 			if err := <-done; err == nil {
 				t.Errorf("%s: the request was answered", f)
 			}

@@ -114,9 +114,11 @@ func (e *Engine) eventSources(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, sources)
 }
 
-// resetCache answers vLLM's POST /reset_prefix_cache and SGLang's POST /flush_cache; it fails while requests run.
-func (e *Engine) resetCache(w http.ResponseWriter, _ *http.Request) {
-	ok := e.life.Load().sched.clearCache()
+// resetCache answers vLLM's POST /reset_prefix_cache, which leaves the host tier alone unless asked to, and SGLang's POST
+// /flush_cache; it fails while requests run.
+func (e *Engine) resetCache(w http.ResponseWriter, r *http.Request) {
+	host := e.cfg.Kind == KindSGLang || r.URL.Query().Get("reset_external") == "true"
+	ok := e.life.Load().sched.clearCache(host)
 	if e.cfg.Kind == KindVLLM {
 		writeJSON(w, http.StatusOK, map[string]bool{"success": ok})
 		return

@@ -13,6 +13,7 @@ const (
 type kvEvent struct {
 	kind      eventKind
 	group     int
+	host      bool // in the host tier
 	hashes    []uint64
 	hasParent bool
 	parent    uint64
@@ -68,9 +69,11 @@ func (c *cache) emitRemoved(b *block) {
 	if !c.wantEvents {
 		return
 	}
-	if n := len(c.events); c.unique && n > 0 && c.events[n-1].kind == eventRemoved && c.events[n-1].group == b.group {
-		c.events[n-1].hashes = append(c.events[n-1].hashes, b.wire)
-		return
+	if n := len(c.events); c.unique && n > 0 {
+		if last := &c.events[n-1]; last.kind == eventRemoved && last.group == b.group && !last.host {
+			last.hashes = append(last.hashes, b.wire)
+			return
+		}
 	}
 	c.events = append(c.events, kvEvent{kind: eventRemoved, group: b.group, hashes: []uint64{b.wire}})
 }

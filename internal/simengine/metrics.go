@@ -13,11 +13,16 @@ type exposition struct {
 }
 
 func (x *exposition) metric(kind, name string, v any) {
-	series := name
+	fmt.Fprintf(x, "# HELP %s Simulated.\n# TYPE %s %s\n", name, name, kind)
+	x.series(name, v)
+}
+
+// series adds one more series of the metric before.
+func (x *exposition) series(name string, v any) {
 	if x.labels != "" {
-		series += "{" + x.labels + "}"
+		name += "{" + x.labels + "}"
 	}
-	fmt.Fprintf(x, "# HELP %s Simulated.\n# TYPE %s %s\n%s %v\n", name, name, kind, series, v)
+	fmt.Fprintf(x, "%s %v\n", name, v)
 }
 
 func (x *exposition) serve(w http.ResponseWriter) {
@@ -37,6 +42,12 @@ func (e *Engine) vllmMetrics(w http.ResponseWriter, _ *http.Request) {
 	x.metric("gauge", "vllm:kv_cache_usage_perc", s.usageShare())
 	x.metric("counter", "vllm:prefix_cache_queries_total", s.QueriedTokens)
 	x.metric("counter", "vllm:prefix_cache_hits_total", s.HitTokens)
+	external := int64(0)
+	if e.cfg.OffloadTokens > 0 {
+		external = s.QueriedTokens - s.HitTokens
+	}
+	x.metric("counter", "vllm:external_prefix_cache_queries_total", external)
+	x.metric("counter", "vllm:external_prefix_cache_hits_total", s.LoadedTokens)
 	x.metric("counter", "vllm:prompt_tokens_total", s.PromptTokens)
 	x.metric("counter", "vllm:prompt_tokens_cached_total", s.CachedTokens)
 	x.metric("counter", "vllm:generation_tokens_total", s.GenerationTokens)
@@ -74,8 +85,13 @@ func (e *Engine) sglangMetrics(w http.ResponseWriter, _ *http.Request) {
 	x.metric("counter", "sglang:prompt_tokens_total", s.PromptTokens)
 	x.metric("counter", "sglang:generation_tokens_total", s.GenerationTokens)
 	e.firstTokens(&x, "sglang:time_to_first_token_seconds", &s)
+	labels := x.labels
 	x.labels += `,cache_source="device"`
-	x.metric("counter", "sglang:cached_tokens_total", s.CachedTokens)
+	x.metric("counter", "sglang:cached_tokens_total", s.CachedTokens-s.LoadedTokens)
+	if e.cfg.OffloadTokens > 0 {
+		x.labels = labels + `,cache_source="host"`
+		x.series("sglang:cached_tokens_total", s.LoadedTokens)
+	}
 	x.serve(w)
 }
 

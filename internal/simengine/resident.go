@@ -14,6 +14,8 @@ type Residency struct {
 	HitTokens int `json:"hit_tokens"`
 	// ResidentTokens is the longest prefix in whole blocks, up to the prompt's end, that every cache group agrees on.
 	ResidentTokens int `json:"resident_tokens"`
+	// LoadTokens are those of HitTokens that are not on the GPU and would be loaded from the host tier.
+	LoadTokens int `json:"load_tokens,omitempty"`
 }
 
 // Resident renders the request in body, of chat completions, of completions when it has a "prompt" and of responses when
@@ -84,7 +86,9 @@ func (s *scheduler) residency(seq *sequence, reads bool) Residency {
 	r := Residency{PromptTokens: len(seq.tokens)}
 	r.ResidentTokens = s.cache.prefix(seq.chain, len(seq.chain)) * s.cfg.BlockTokens
 	if reads {
-		r.HitTokens = s.cache.hit(seq.chain, len(seq.tokens)) * s.cfg.BlockTokens
+		hit := s.cache.hit(seq.chain, len(seq.tokens))
+		r.HitTokens = hit * s.cfg.BlockTokens
+		r.LoadTokens = (hit - s.cache.onGPU(seq.chain, len(seq.tokens), hit)) * s.cfg.BlockTokens
 	}
 	return r
 }
@@ -95,7 +99,7 @@ type BlockHash uint64
 // MarshalText writes the hash as a decimal number, which is a string in JSON: many readers round numbers of 64 bits.
 func (h BlockHash) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(h), 10), nil }
 
-// BlockTable is the content of the cache at one moment.
+// BlockTable is the content of the cache at one moment; Total and Resident are of the GPU.
 type BlockTable struct {
 	Total    int           `json:"total"`    // physical blocks
 	Resident int           `json:"resident"` // those that can be found, copies counted
@@ -107,6 +111,9 @@ type GroupBlocks struct {
 	Kind     string      `json:"kind"`
 	Resident int         `json:"resident"`
 	Hashes   []BlockHash `json:"hashes,omitempty"` // sorted, one for every copy
+
+	HostResident int         `json:"host_resident,omitempty"` // in the host tier, beside or instead of the GPU
+	HostHashes   []BlockHash `json:"host_hashes,omitempty"`   // sorted
 }
 
 // Blocks returns the block table, hashes included.
@@ -125,9 +132,15 @@ func (s *scheduler) blocks() BlockTable {
 			g.Hashes = append(g.Hashes, BlockHash(b.wire))
 		}
 	}
+	for k, b := range s.cache.host.index {
+		g := &t.Groups[k.group]
+		g.HostHashes = append(g.HostHashes, BlockHash(b.wire))
+	}
 	for i := range t.Groups {
-		t.Groups[i].Resident = len(t.Groups[i].Hashes)
-		slices.Sort(t.Groups[i].Hashes)
+		g := &t.Groups[i]
+		g.Resident, g.HostResident = len(g.Hashes), len(g.HostHashes)
+		slices.Sort(g.Hashes)
+		slices.Sort(g.HostHashes)
 	}
 	return t
 }
@@ -147,7 +160,7 @@ func (e *Engine) simBlocks(w http.ResponseWriter, r *http.Request) {
 	t := e.Blocks()
 	if r.URL.Query().Get("hashes") != "1" {
 		for i := range t.Groups {
-			t.Groups[i].Hashes = nil
+			t.Groups[i].Hashes, t.Groups[i].HostHashes = nil, nil
 		}
 	}
 	writeJSON(w, http.StatusOK, t)

@@ -36,6 +36,7 @@ func TestResidentForetellsCachedTokens(t *testing.T) {
 		"hybrid": hybrid,
 		"sglang": kind(KindSGLang),
 		"small":  func(c *Config) { c.BlockTokens, c.CapacityTokens = 16, 4000 },
+		"host":   func(c *Config) { c.BlockTokens, c.CapacityTokens, c.OffloadTokens = 16, 4000, 4000 },
 	}
 	bodies := []string{
 		chat(300, `,"max_tokens":40`), chat(300, `,"max_tokens":40,"cache_salt":"x"`), chat(7000, `,"max_tokens":1`),
@@ -86,13 +87,13 @@ func TestResidentCountsTheLastBlockThatAHitLeavesOut(t *testing.T) {
 			t.Errorf("cold: %+v, want nothing", got)
 		}
 		r.ok("/v1/completions", ids)
-		if got := r.resident(ids); got != (Residency{32, 16, 32}) {
+		if got := r.resident(ids); got != (Residency{32, 16, 32, 0}) {
 			t.Errorf("warm: %+v, want 16 to hit and 32 resident", got)
 		}
-		if got := r.resident(tinyRequest(1, 40, 1)); got != (Residency{40, 32, 32}) {
+		if got := r.resident(tinyRequest(1, 40, 1)); got != (Residency{40, 32, 32, 0}) {
 			t.Errorf("longer: %+v, want 32", got)
 		}
-		if got := r.resident(strings.Replace(ids, "{", `{"prompt_logprobs":1,`, 1)); got != (Residency{32, 0, 32}) {
+		if got := r.resident(strings.Replace(ids, "{", `{"prompt_logprobs":1,`, 1)); got != (Residency{32, 0, 32, 0}) {
 			t.Errorf("prompt logprobs: %+v, want no hit", got)
 		}
 	})
@@ -137,12 +138,13 @@ func TestResidentRefusesWhatItsRouteRefuses(t *testing.T) {
 	})
 }
 
-// followed is the multiset of hashes by group that a follower of all replayed events believes in.
+// followed is the multiset of hashes by group that a follower of all replayed events believes in; those in the host tier
+// come after the three of the GPU.
 func followed(t *testing.T, replay *memNet) [][]BlockHash {
 	t.Helper()
 	dealer := follow(t, replay, "DEALER")
 	dealer.send(nil, seqFrame(0))
-	out := make([][]BlockHash, 3)
+	out := make([][]BlockHash, 6)
 	for {
 		m := dealer.next()
 		if len(m[len(m)-1]) == 0 {
@@ -167,6 +169,9 @@ func applyEvent(t *testing.T, groups [][]BlockHash, e map[string]any) {
 	g := 0
 	if idx, ok := e["group_idx"]; ok {
 		_, _ = fmt.Sscan(fmt.Sprint(idx), &g)
+	}
+	if m, ok := e["medium"].(string); ok && m != "GPU" {
+		g += 3
 	}
 	hashes, _ := e["block_hashes"].([]any)
 	for _, h := range hashes {
@@ -199,6 +204,10 @@ func TestEventsAddUpToTheBlockTable(t *testing.T) {
 		"full":   func(c *Config) { c.BlockTokens = 4 },
 		"hybrid": hybrid,
 		"sglang": func(c *Config) { c.Kind, c.BlockTokens = KindSGLang, 4 },
+
+		"full with host":   func(c *Config) { c.BlockTokens, c.OffloadTokens = 4, 200 },
+		"hybrid with host": func(c *Config) { hybrid(c); c.OffloadTokens = 200 },
+		"sglang with host": func(c *Config) { c.Kind, c.BlockTokens, c.OffloadTokens = KindSGLang, 4, 200 },
 	}
 	for name, change := range layouts {
 		t.Run(name, func(t *testing.T) {
@@ -222,6 +231,12 @@ func TestEventsAddUpToTheBlockTable(t *testing.T) {
 					if diff := cmp.Diff(g.Hashes, got[i]); diff != "" {
 						t.Errorf("group %d (-table +events):\n%s", i, diff)
 					}
+					if diff := cmp.Diff(g.HostHashes, got[i+3]); diff != "" {
+						t.Errorf("group %d on the host (-table +events):\n%s", i, diff)
+					}
+				}
+				if s := r.Stats(); strings.Contains(name, "host") && (s.LoadedTokens == 0 || s.HostBlocks == 0) {
+					t.Errorf("nothing was loaded from the host: %+v", s)
 				}
 				if sum != table.Resident {
 					t.Errorf("groups have %d blocks, the table %d", sum, table.Resident)

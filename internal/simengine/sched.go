@@ -14,6 +14,7 @@ const (
 	decodeBase      = 20 * time.Millisecond
 	decodeEach      = 100 * time.Microsecond
 	decodeWaiting   = 1.5 // decode while a prefill waits
+	loadSpeed       = 10  // loading a token from CPU memory against computing it, on an empty context
 )
 
 // scheduler runs jobs: first come, first served, one prefill at a time, all decoding jobs one token a step. It has no
@@ -126,15 +127,20 @@ func (s *scheduler) startPrefill() {
 		return
 	}
 	s.waiting = slices.Delete(s.waiting, 0, 1)
-	cached := hit * s.cfg.BlockTokens
+	cached, loaded := hit*s.cfg.BlockTokens, j.seq.loaded*s.cfg.BlockTokens
 	if !j.admitted {
 		j.admitted = true
 		j.cached.Store(int32(cached))
-		s.stats.admitted(j, cached)
+		s.stats.admitted(j, cached, loaded)
 	}
 	j.state, s.prefill = jobPrefilling, j
-	took := s.scale(prefillTime(s.cfg.PrefillRate, n, n-cached, len(s.decoding)))
-	s.timer = time.AfterFunc(took, func() { s.prefilled(j) })
+	took := prefillTime(s.cfg.PrefillRate, n, n-cached, len(s.decoding)) + loadTime(s.cfg.PrefillRate, loaded)
+	s.timer = time.AfterFunc(s.scale(took), func() { s.prefilled(j) })
+}
+
+// loadTime is the time to load tokens from CPU memory.
+func loadTime(rate float64, tokens int) time.Duration {
+	return time.Duration(float64(tokens) / (rate * loadSpeed) * float64(time.Second))
 }
 
 // prefillTime is the time to compute the last fresh tokens of a context.
@@ -263,12 +269,12 @@ func (s *scheduler) setSlow(factor float64) {
 	s.slow = factor
 }
 
-// clearCache forgets all blocks; false while requests hold some. vLLM's event leaves with the next step, since its idle
+// clearCache forgets all blocks, those of the host tier only when host is set; false while requests hold some. vLLM's event leaves with the next step, since its idle
 // engine publishes nothing; SGLang's leaves at once.
-func (s *scheduler) clearCache() bool {
+func (s *scheduler) clearCache(host bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ok := s.cache.clear()
+	ok := s.cache.clear(host)
 	if s.cfg.Kind == KindSGLang {
 		s.flush()
 	}

@@ -19,10 +19,11 @@ type Stats struct {
 
 	PromptTokens     int64 `json:"prompt_tokens"` // of admitted sequences
 	CachedTokens     int64 `json:"cached_tokens"` // of those, found in the cache
+	LoadedTokens     int64 `json:"loaded_tokens"` // of those, loaded from the host tier
 	GenerationTokens int64 `json:"generation_tokens"`
 
-	// QueriedTokens and HitTokens are vLLM's prefix cache counters: like the two above, without sequences that do not
-	// read the cache.
+	// QueriedTokens and HitTokens are vLLM's prefix cache counters: like the above, without sequences that do not read the
+	// cache, and without what was loaded.
 	QueriedTokens int64 `json:"queried_tokens"`
 	HitTokens     int64 `json:"hit_tokens"`
 
@@ -36,6 +37,7 @@ type Stats struct {
 	TotalBlocks    int   `json:"total_blocks"`    // physical blocks, all groups
 	UsedBlocks     int   `json:"used_blocks"`     // held by running sequences
 	ResidentBlocks int   `json:"resident_blocks"` // findable, physical copies counted
+	HostBlocks     int   `json:"host_blocks"`     // in the host tier
 	Evictions      int64 `json:"evictions"`
 	EventBatches   int64 `json:"event_batches"` // KV event batches published
 }
@@ -58,12 +60,13 @@ func (c *counters) submitted(now time.Time) {
 	c.Sequences++
 }
 
-func (c *counters) admitted(j *job, cached int) {
+func (c *counters) admitted(j *job, cached, loaded int) {
 	c.PromptTokens += int64(j.prompt)
 	c.CachedTokens += int64(cached)
+	c.LoadedTokens += int64(loaded)
 	if j.readsKV {
 		c.QueriedTokens += int64(j.prompt)
-		c.HitTokens += int64(cached)
+		c.HitTokens += int64(cached - loaded)
 	}
 }
 
@@ -92,5 +95,6 @@ func (s *scheduler) snapshot() Stats {
 	st.Running, st.Waiting = s.running(), len(s.waiting)
 	st.TotalBlocks, st.UsedBlocks = s.cache.total, s.cache.used()
 	st.ResidentBlocks, st.Evictions = s.cache.resident, s.cache.evictions
+	st.HostBlocks = s.cache.host.order.len
 	return st
 }

@@ -157,3 +157,31 @@ func (c *cache) forgetMirror(capacityTokens int64) {
 	c.muted = false
 	c.mirror = c.newMirror(capacityTokens)
 }
+
+// Estimate is what an owner believes of one prompt.
+type Estimate struct {
+	Keys         int    `json:"keys"`          // prompt keys
+	ResidentKeys int    `json:"resident_keys"` // leading keys that are resident
+	Tokens       int    `json:"prompt_tokens"` // length of the prompt
+	Overlap      int    `json:"overlap_tokens"`
+	Exact        bool   `json:"exact"`  // the length is the engine's own: this very prompt was rendered before
+	Source       string `json:"source"` // what the overlap rests on: events, mirror or none
+}
+
+// Estimate returns what the engine is believed to hold of a prompt now, without booking it.
+func (a *Agent) Estimate(p *cachestate.Prompt) Estimate {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	o := a.expectLocked(&Admission{Prompt: p}, a.speeds.bytesPerToken())
+	e := Estimate{
+		Keys: len(p.Keys), ResidentKeys: o.keys, Tokens: o.prompt, Overlap: min(o.tokens, o.prompt), Exact: o.exact,
+		Source: "none",
+	}
+	switch {
+	case o.estimate.Keys > 0:
+		e.Source = "events"
+	case o.keys > 0:
+		e.Source = "mirror"
+	}
+	return e
+}

@@ -32,6 +32,7 @@ func (n *Node) debugMux() http.Handler {
 	mux.HandleFunc("GET /readyz", n.readyz)
 	mux.Handle("GET /metrics", n.guard(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})))
 	mux.Handle("GET /debug/mesh.json", n.guard(jsonOf(func() any { return n.Status() })))
+	mux.Handle("POST /debug/residency", n.guard(http.HandlerFunc(n.residency)))
 	mux.Handle("GET /debug/decisions.json", n.guard(jsonOf(func() any { return n.recorder.Events() })))
 	mux.Handle("GET /debug/", n.guard(http.StripPrefix("/debug/", http.FileServerFS(subFS(page, "page")))))
 	mux.Handle("GET /{$}", http.RedirectHandler("/debug/", http.StatusFound))

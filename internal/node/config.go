@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/mesh"
@@ -43,6 +44,8 @@ type EngineConfig struct {
 	APIKey         string      // the engine's own key
 	CapacityTokens int64       // KV cache size in tokens; 0 to ask the engine
 	MaxRunning     int         // requests the engine runs at once; 0 to ask the engine
+
+	Events engineagent.Events // where its KV events come from; the zero value asks the engine
 }
 
 // DefaultConfig returns the configuration of an agent on a network of its own, without engines and seeds.

@@ -1,0 +1,75 @@
+package engineagent
+
+import (
+	"fmt"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Notes returns what an operator should know and could mend, in words, none when all is well.
+func (a *Agent) Notes() []string {
+	stats, connected, sources := a.eventStats()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var notes []string
+	add := func(format string, args ...any) {
+		notes = append(notes, fmt.Sprintf("engine %s ", a.cfg.ID.Name())+fmt.Sprintf(format, args...))
+	}
+	if !a.life.up {
+		return nil // that it is down is told elsewhere
+	}
+	if a.evidence.source == evidenceNone && a.evidence.silent >= maxSilent {
+		add("is unverified: it reports no cached tokens: %s", evidenceAdvice(a.engine.Kind))
+	}
+	if !a.reuses {
+		add("keeps no prefix cache: requests are routed to it by load alone")
+	}
+	switch {
+	case a.cfg.Events.Off:
+	case a.events.complaint != "":
+		add("tells its KV events where they cannot be followed: %s", a.events.complaint)
+	case sources == 0 && a.reuses:
+		if advice := eventAdvice(a.engine.Kind); advice != "" {
+			add("tells no KV events, so what it holds is guessed: %s", advice)
+		}
+	case connected < sources:
+		add("cannot be followed: %d of %d sources of KV events are connected", connected, sources)
+	case stats.Lost > 0:
+		add("lost KV events %d times and was counted as empty then, the last time because %s", stats.Lost, a.events.lastLost)
+	}
+	if a.blocks != nil && a.blocks.Stats().Unverified {
+		add("has a cache group of an unknown kind: its overlap is scaled by what it reports")
+	}
+	if a.blocks != nil && a.blocks.BlockTokens() == 1 {
+		add("sends one KV event for each token: start it with --page-size 16")
+	}
+	if a.unstableLocked() {
+		add("renders a conversation anew in each turn: its prompts share no prefix, and are routed by load alone")
+	}
+	return notes
+}
+
+// evidenceAdvice says what makes an engine of the kind report cached tokens.
+func evidenceAdvice(k engine.Kind) string {
+	switch k {
+	case engine.KindVLLM:
+		return "start it with --enable-prompt-tokens-details"
+	case engine.KindSGLang:
+		return "start it with --enable-cache-report --enable-metrics"
+	}
+	return "nothing can check what is predicted of it"
+}
+
+// eventAdvice says what makes an engine of the kind tell its KV events.
+func eventAdvice(k engine.Kind) string {
+	const zmq = `"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`
+	switch k {
+	case engine.KindVLLM:
+		return `start it with --kv-events-config '{"enable_kv_cache_events":true,` + zmq
+	case engine.KindSGLang:
+		return `start it with --page-size 16 --kv-events-config '{` + zmq
+	case engine.KindTRTLLM:
+		return "set event_buffer_max_size in its kv_cache_config"
+	}
+	return ""
+}

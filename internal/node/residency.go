@@ -1,0 +1,53 @@
+package node
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent"
+	"github.com/kvmesh/kvmesh/internal/openai"
+)
+
+// residency answers POST /debug/residency?engine=NAME&route=/v1/chat/completions with what this agent believes that an
+// engine beside it holds of the prompt in the body. Nothing is sent to the engine, and nothing of the prompt is kept.
+func (n *Node) residency(w http.ResponseWriter, r *http.Request) {
+	e, err := n.estimate(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	jsonOf(func() any { return e }).ServeHTTP(w, r)
+}
+
+func (n *Node) estimate(r *http.Request) (e engineagent.Estimate, err error) {
+	a := n.byName[r.URL.Query().Get("engine")]
+	if a == nil {
+		return e, errors.New("engine is not the name of one beside this agent: add ?engine=NAME")
+	}
+	path := r.URL.Query().Get("route")
+	if path == "" {
+		path = "/v1/chat/completions"
+	}
+	route, bad := openai.RouteFor(http.MethodPost, path)
+	if bad != nil {
+		return e, bad
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, int64(n.config.Forward.MaxBody)))
+	if err != nil {
+		return e, err
+	}
+	req, err := openai.Parse(route, body)
+	if err != nil {
+		return e, err
+	}
+	description := a.Engine()
+	m, ok := description.Serves(req.Model)
+	if !ok {
+		return e, errors.New("the engine serves no model of that name")
+	}
+	var p cachestate.Prompt
+	cachestate.DefaultScheme().Prompt(req.Walk(m.Name, 0), &p)
+	return a.Estimate(&p), nil
+}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 // stop working for nobody.
 func checkAborts(ctx context.Context, h *harness) error {
 	total := 1000
-	if h.short {
+	if h.Short {
 		total = 200
 	}
 	// Answers of 1,000 tokens and more at 20 ms each: none ends before it is given up.
@@ -135,9 +137,9 @@ func (p abortPlan) abort(ctx context.Context, client *http.Client, s *stream) (a
 
 // awaitIdle measures the time from the last abort until no engine runs or holds anything.
 func (r *abortRun) awaitIdle(ctx context.Context, last time.Time) error {
-	err := await(ctx, 10*time.Second, "the engines to be idle", func() bool { return r.busy(ctx) == 0 })
+	err := check.Await(ctx, 10*time.Second, "the engines to be idle", func() bool { return r.busy(ctx) == 0 })
 	r.slowest = max(r.slowest, time.Since(last))
-	r.m.h.say("aborts: %d given up, engines idle %.0f ms after the last", r.total, time.Since(last).Seconds()*1e3)
+	r.m.h.Say("aborts: %d given up, engines idle %.0f ms after the last", r.total, time.Since(last).Seconds()*1e3)
 	return err
 }
 
@@ -155,10 +157,10 @@ func (r *abortRun) busy(ctx context.Context) int {
 }
 
 func (r *abortRun) figures(ctx context.Context) error {
-	f := r.m.h.figures
-	f.atMost("aborts_engine_idle_seconds_max", r.slowest.Seconds(), abortBound.Seconds(),
+	f := r.m.h.Figures
+	f.AtMost("aborts_engine_idle_seconds_max", r.slowest.Seconds(), abortBound.Seconds(),
 		"from the last abort of a batch of %d until no engine runs anything; %d streams in all", abortBatch, r.total)
-	f.zero("aborts_streams_completed", float64(r.completed), "of %d; aborted by kind: %v", r.total, r.kinds)
+	f.Zero("aborts_streams_completed", float64(r.completed), "of %d; aborted by kind: %v", r.total, r.kinds)
 	var sequences, aborted int64
 	for _, a := range r.m.agents {
 		s, err := stats(ctx, a)
@@ -167,9 +169,9 @@ func (r *abortRun) figures(ctx context.Context) error {
 		}
 		sequences, aborted = sequences+s.Sequences, aborted+s.Aborted
 	}
-	f.zero("aborts_not_seen_by_engines", float64(sequences-aborted), "of %d streams that reached an engine", sequences)
+	f.Zero("aborts_not_seen_by_engines", float64(sequences-aborted), "of %d streams that reached an engine", sequences)
 	// About a third of the streams is given up before an engine can have seen them; of the rest all have been.
-	f.atLeast("aborts_reached_engines", float64(sequences)/float64(r.total), 0.5, "share of all streams")
+	f.AtLeast("aborts_reached_engines", float64(sequences)/float64(r.total), 0.5, "share of all streams")
 	return r.counterFigures(ctx)
 }
 
@@ -187,16 +189,16 @@ func (r *abortRun) counterFigures(ctx context.Context) error {
 		}
 		return left == 0
 	}
-	if err := await(ctx, 2*time.Second, "the agents' counters to be 0", zero); err != nil && left == 0 {
+	if err := check.Await(ctx, 2*time.Second, "the agents' counters to be 0", zero); err != nil && left == 0 {
 		return err
 	}
-	f := r.m.h.figures
+	f := r.m.h.Figures
 	for _, a := range r.m.agents {
 		s, err := meshStatus(ctx, a)
 		if err != nil {
 			return err
 		}
-		f.zero("aborts_counters_left_on_"+a.name, float64(s.Counters.sum()), "%s", fmt.Sprintf("%+v", s.Counters))
+		f.Zero("aborts_counters_left_on_"+a.name, float64(s.Counters.sum()), "%s", fmt.Sprintf("%+v", s.Counters))
 	}
 	return nil
 }

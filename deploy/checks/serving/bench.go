@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // benchBound is a figure that one benchmark gives.
@@ -34,9 +36,9 @@ func benchBounds() []benchBound {
 func checkBench(ctx context.Context, h *harness) error {
 	results := map[string]benchResult{}
 	for _, dir := range []string{"./forward", "./cachestate"} {
-		out, err := command{dir: h.root, args: []string{
+		out, err := check.Command{Dir: h.Root, Args: []string{
 			"go", "test", "-run", "^$", "-bench", benchPattern(dir), "-benchmem", "-benchtime", "0.5s", "-count=3", dir,
-		}}.run(ctx)
+		}}.Run(ctx)
 		if err != nil {
 			return err
 		}
@@ -45,10 +47,10 @@ func checkBench(ctx context.Context, h *harness) error {
 	for _, b := range benchBounds() {
 		r, ok := results[b.benchmark]
 		if !ok {
-			h.figures.broken(b.figure, fmt.Errorf("%s did not run", b.benchmark))
+			h.Figures.Broken(b.figure, fmt.Errorf("%s did not run", b.benchmark))
 			continue
 		}
-		h.figures.atMost(b.figure, r.ns, b.boundNS, "%s: %d B/op, %d allocs/op, best of %d runs%s",
+		h.Figures.AtMost(b.figure, r.ns, b.boundNS, "%s: %d B/op, %d allocs/op, best of %d runs%s",
 			b.benchmark, r.bytes, r.allocs, r.runs, worstNote(results, b.worst))
 	}
 	return nil

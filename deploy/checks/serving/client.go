@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // The parts of an agent's JSON pages and of an engine's that the checks read.
@@ -92,7 +94,7 @@ func decisions(ctx context.Context, a *agent) ([]decision, error) {
 
 // decisionOn returns an agent's decision on a request that was answered: it is recorded just after the answer's end.
 func decisionOn(ctx context.Context, a *agent, id string) (d decision, err error) {
-	err = await(ctx, time.Second, "the decision on "+id+" at agent "+a.name, func() bool {
+	err = check.Await(ctx, time.Second, "the decision on "+id+" at agent "+a.name, func() bool {
 		all, err := decisions(ctx, a)
 		i := slices.IndexFunc(all, func(d decision) bool { return d.ID == id })
 		if err != nil || i < 0 {
@@ -198,7 +200,7 @@ func (c chat) ask(ctx context.Context, client *http.Client, addr string) (http.H
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", addr, resp.Status, tail(string(body), 300))
+		err = fmt.Errorf("%s answers %s: %s", addr, resp.Status, check.Tail(string(body), 300))
 	}
 	if err == nil {
 		err = json.Unmarshal(body, &answer)

@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // checkClone takes the repository as committed and does with it what a newcomer and the CI machine do.
 func checkClone(ctx context.Context, h *harness) error {
-	dir := filepath.Join(h.dir, "clone")
-	if _, err := (command{dir: h.root, args: []string{"git", "clone", "--quiet", "--no-hardlinks", h.root, dir}}).run(ctx); err != nil {
+	dir := filepath.Join(h.Dir, "clone")
+	if _, err := (check.Command{Dir: h.Root, Args: []string{"git", "clone", "--quiet", "--no-hardlinks", h.Root, dir}}).Run(ctx); err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
@@ -36,15 +38,15 @@ type cloneStep struct {
 func (h *harness) runInClone(ctx context.Context, dir string, step cloneStep) {
 	ctx, cancel := context.WithTimeout(ctx, step.bound+time.Minute)
 	defer cancel()
-	h.say("%s: %s", step.name, strings.Join(step.args, " "))
+	h.Say("%s: %s", step.name, strings.Join(step.args, " "))
 	start := time.Now()
-	c := command{dir: dir, args: step.args, env: []string{nestedVariable + "=1"}, log: filepath.Join(h.dir, step.name+".log")}
-	out, err := c.run(ctx)
+	c := check.Command{Dir: dir, Args: step.args, Env: []string{nestedVariable + "=1"}, Log: filepath.Join(h.Dir, step.name+".log")}
+	out, err := c.Run(ctx)
 	if err != nil {
-		h.figures.broken(step.name, fmt.Errorf("%w%s", err, list(failures(out))))
+		h.Figures.Broken(step.name, fmt.Errorf("%w%s", err, list(failures(out))))
 		return
 	}
-	h.figures.atMost(step.name+"_seconds", time.Since(start).Seconds(), step.bound.Seconds(),
+	h.Figures.AtMost(step.name+"_seconds", time.Since(start).Seconds(), step.bound.Seconds(),
 		"exit code 0, %d packages passed", passedPackages(out))
 }
 

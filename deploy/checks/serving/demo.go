@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // demoLeg is one of the two objects of kvmesh demo --json.
@@ -25,14 +27,14 @@ type demoResult struct {
 // checkDemo runs the demo as a newcomer does.
 func checkDemo(ctx context.Context, h *harness) error {
 	start := time.Now()
-	out, err := command{dir: h.root, args: []string{h.bin, "demo", "--json"}}.run(ctx)
+	out, err := check.Command{Dir: h.Root, Args: []string{h.Bin, "demo", "--json"}}.Run(ctx)
 	if err != nil {
 		return err
 	}
 	seconds := time.Since(start).Seconds()
 	var r demoResult
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		return fmt.Errorf("read the demo's line: %w: %s", err, tail(out, 300))
+		return fmt.Errorf("read the demo's line: %w: %s", err, check.Tail(out, 300))
 	}
 	h.demoFigures(r, seconds)
 	return nil
@@ -40,12 +42,12 @@ func checkDemo(ctx context.Context, h *harness) error {
 
 func (h *harness) demoFigures(r demoResult, seconds float64) {
 	plain, routed := r.RoundRobin, r.Kvmesh
-	h.figures.atLeast("demo_cached_token_ratio_gain", routed.CachedTokenRatio/plain.CachedTokenRatio, 1.5,
+	h.Figures.AtLeast("demo_cached_token_ratio_gain", routed.CachedTokenRatio/plain.CachedTokenRatio, 1.5,
 		"kvmesh %.3f, round robin %.3f", routed.CachedTokenRatio, plain.CachedTokenRatio)
-	h.figures.atMost("demo_ttft_mean_gain", routed.TTFTMean/plain.TTFTMean, 0.8,
+	h.Figures.AtMost("demo_ttft_mean_gain", routed.TTFTMean/plain.TTFTMean, 0.8,
 		"kvmesh %.3f s, round robin %.3f s; p95 %.3f and %.3f s", routed.TTFTMean, plain.TTFTMean, routed.TTFTP95, plain.TTFTP95)
-	h.figures.zero("demo_errors", float64(routed.Errors+plain.Errors), "of %d requests through kvmesh and %d by round robin; load_cov %.3f and %.3f",
+	h.Figures.Zero("demo_errors", float64(routed.Errors+plain.Errors), "of %d requests through kvmesh and %d by round robin; load_cov %.3f and %.3f",
 		routed.Requests, plain.Requests, routed.LoadCoV, plain.LoadCoV)
-	h.figures.atLeast("demo_requests", float64(min(routed.Requests, plain.Requests)), 1, "requests of the smaller leg")
-	h.figures.atMost("demo_seconds", seconds, 90, "wall clock of kvmesh demo --json")
+	h.Figures.AtLeast("demo_requests", float64(min(routed.Requests, plain.Requests)), 1, "requests of the smaller leg")
+	h.Figures.AtMost("demo_seconds", seconds, 90, "wall clock of kvmesh demo --json")
 }

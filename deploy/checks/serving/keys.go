@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"strings"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // keyTests are the property tests of prompt keys, as package.Test. Each must pass: one that is renamed or lost is
@@ -40,17 +42,17 @@ func checkKeys(ctx context.Context, h *harness) error {
 		_, test, _ := strings.Cut(name, ".")
 		pattern = append(pattern, test)
 	}
-	out, err := command{dir: h.root, args: []string{
+	out, err := check.Command{Dir: h.Root, Args: []string{
 		"go", "test", "-json", "-count=1", "-run", "^(" + strings.Join(pattern, "|") + ")$",
 		"./cachestate", "./internal/openai", "./forward",
-	}}.run(ctx)
+	}}.Run(ctx)
 	r, readErr := readTests(out)
 	if readErr != nil || r.passed+r.failed == 0 {
 		return firstError(readErr, err)
 	}
-	h.figures.zero("keys_tests_failed", float64(r.failed), "%d tests and subtests passed", r.passed)
+	h.Figures.Zero("keys_tests_failed", float64(r.failed), "%d tests and subtests passed", r.passed)
 	missing := r.missing(keyTests())
-	h.figures.zero("keys_tests_missing", float64(len(missing)), "of %d named tests%s", len(keyTests()), list(missing))
+	h.Figures.Zero("keys_tests_missing", float64(len(missing)), "of %d named tests%s", len(keyTests()), list(missing))
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 const (
@@ -31,7 +33,7 @@ const (
 
 // checkKill ends one of three agents by SIGKILL, and in a full run stops another by SIGSTOP, while streams run through the others.
 func checkKill(ctx context.Context, h *harness) error {
-	if err := silence(ctx, h, "kill", syscall.SIGKILL); err != nil || h.short {
+	if err := silence(ctx, h, "kill", syscall.SIGKILL); err != nil || h.Short {
 		return err
 	}
 	return silence(ctx, h, "stop", syscall.SIGSTOP)
@@ -143,7 +145,7 @@ func (k *silencing) begin(ctx context.Context) error {
 		k.playing.Go(func() { s.play(ctx, k.client, func(int) {}) })
 		time.Sleep(streamPause)
 	}
-	return await(ctx, 20*time.Second, "streams on the victim's engine", func() bool {
+	return check.Await(ctx, 20*time.Second, "streams on the victim's engine", func() bool {
 		now, err := stats(ctx, k.victim)
 		begun := now.FirstTokens - base.FirstTokens
 		return err == nil && k.begunOnVictim() >= killBegun && now.Sequences-base.Sequences-begun >= killWaiting
@@ -164,14 +166,14 @@ func (k *silencing) begunOnVictim() int {
 // strike sends the signal, notes how far each stream was and starts the small requests.
 func (k *silencing) strike(ctx context.Context) error {
 	k.at = time.Now()
-	if err := k.victim.proc.signal(k.signal); err != nil {
+	if err := k.victim.proc.Signal(k.signal); err != nil {
 		return err
 	}
 	k.watch.start(ctx)
 	for _, s := range k.streams {
 		k.before = append(k.before, s.state())
 	}
-	k.m.h.say("%s: agent %s is %v, with %d streams begun on its engine", k.prefix, k.victim.name, k.signal, k.begunOnVictim())
+	k.m.h.Say("%s: agent %s is %v, with %d streams begun on its engine", k.prefix, k.victim.name, k.signal, k.begunOnVictim())
 	return nil
 }
 
@@ -226,10 +228,10 @@ func (k *silencing) waitingFigures() {
 			why = append(why, fmt.Sprintf("%s: %v", s.id, v.err))
 		}
 	}
-	f := k.m.h.figures
-	f.atLeast(k.figure("waiting_streams_on_victim"), float64(onVictim), killWaiting,
+	f := k.m.h.Figures
+	f.AtLeast(k.figure("waiting_streams_on_victim"), float64(onVictim), killWaiting,
 		"of %d streams without content at the signal, those sent to %s", waiting, k.victim.engineID())
-	f.zero(k.figure("waiting_streams_not_answered"), float64(failed), "of %d without content at the signal%s", waiting, list(why))
+	f.Zero(k.figure("waiting_streams_not_answered"), float64(failed), "of %d without content at the signal%s", waiting, list(why))
 }
 
 // begunFigures: streams that had begun on the victim's engine end soon, with an error event; those elsewhere go on.
@@ -256,11 +258,11 @@ func (k *silencing) begunFigures() {
 			}
 		}
 	}
-	f := k.m.h.figures
-	f.atLeast(k.figure("begun_streams_on_victim"), float64(begun), killBegun, "streams with content from %s at the signal", k.victim.engineID())
-	f.zero(k.figure("begun_streams_without_error_event"), float64(silent), "of %d%s", begun, list(why))
-	f.atMost(k.figure("begun_streams_ended_seconds_max"), slowest.Seconds(), hangBound.Seconds(), "from the signal to the error event")
-	f.zero(k.figure("begun_streams_elsewhere_broken"), float64(broken), "of %d on other engines", elsewhere)
+	f := k.m.h.Figures
+	f.AtLeast(k.figure("begun_streams_on_victim"), float64(begun), killBegun, "streams with content from %s at the signal", k.victim.engineID())
+	f.Zero(k.figure("begun_streams_without_error_event"), float64(silent), "of %d%s", begun, list(why))
+	f.AtMost(k.figure("begun_streams_ended_seconds_max"), slowest.Seconds(), hangBound.Seconds(), "from the signal to the error event")
+	f.Zero(k.figure("begun_streams_elsewhere_broken"), float64(broken), "of %d on other engines", elsewhere)
 }
 
 // chosenFigures: how long after the signal somebody still chose the victim.
@@ -268,38 +270,38 @@ func (k *silencing) chosenFigures() {
 	id := k.victim.engineID()
 	last, n := k.watch.lastChoice(id, k.at)
 	sent, failed := k.watch.probeCounts()
-	f := k.m.h.figures
-	f.atMost(k.figure("last_choice_of_victim_seconds"), last.Seconds(), notChosenBound.Seconds(),
+	f := k.m.h.Figures
+	f.AtMost(k.figure("last_choice_of_victim_seconds"), last.Seconds(), notChosenBound.Seconds(),
 		"%d requests that came after the signal tried %s; a small request was sent every %v", n, id, probePeriod)
-	f.zero(k.figure("small_requests_failed"), float64(failed), "of %d%s", sent, list(k.watch.probeErrors()))
+	f.Zero(k.figure("small_requests_failed"), float64(failed), "of %d%s", sent, list(k.watch.probeErrors()))
 }
 
 // comeBack starts the victim again, or wakes it, and measures when it is used again and what the others know of it.
 func (k *silencing) comeBack(ctx context.Context) error {
 	var err error
 	if k.signal == syscall.SIGSTOP {
-		err = k.victim.proc.signal(syscall.SIGCONT)
+		err = k.victim.proc.Signal(syscall.SIGCONT)
 	} else {
-		<-k.victim.proc.done
+		<-k.victim.proc.Done
 		err = k.m.startAgent(k.victim)
 	}
 	if err != nil {
 		return err
 	}
 	back := time.Now()
-	f := k.m.h.figures
+	f := k.m.h.Figures
 	if k.signal == syscall.SIGKILL {
 		if err := k.freshDigest(ctx); err != nil {
 			return err
 		}
 	}
-	err = await(ctx, 2*returnBound, "a request on "+k.victim.engineID(), func() bool {
+	err = check.Await(ctx, 2*returnBound, "a request on "+k.victim.engineID(), func() bool {
 		return k.watch.servedSince(k.victim.engineID(), back)
 	})
 	if err != nil {
 		return err
 	}
-	f.atMost(k.figure("used_again_seconds"), k.watch.firstServed(k.victim.engineID(), back).Seconds(), returnBound.Seconds(),
+	f.AtMost(k.figure("used_again_seconds"), k.watch.firstServed(k.victim.engineID(), back).Seconds(), returnBound.Seconds(),
 		"from its return to the first small request that its engine answered")
 	return nil
 }
@@ -309,7 +311,7 @@ func (k *silencing) comeBack(ctx context.Context) error {
 func (k *silencing) freshDigest(ctx context.Context) error {
 	var now engineStatus
 	id := k.victim.engineID()
-	err := await(ctx, 2*returnBound, "another generation of "+id, func() bool {
+	err := check.Await(ctx, 2*returnBound, "another generation of "+id, func() bool {
 		s, err := meshStatus(ctx, k.m.agents[0])
 		if err != nil {
 			return false
@@ -325,10 +327,10 @@ func (k *silencing) freshDigest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f := k.m.h.figures
-	f.atMost(k.figure("digest_fill_after_restart"), now.DigestFill, 0.002,
+	f := k.m.h.Figures
+	f.AtMost(k.figure("digest_fill_after_restart"), now.DigestFill, 0.002,
 		"generation %d was %d; fill was %.4f, and one prompt of %d bytes adds about 0.001", now.Generation, k.old.Generation, k.old.DigestFill, overlapPromptBytes)
-	f.zero(k.figure("old_digest_overlap"), float64(overlap), "tokens that agent a saw of a prompt that %s had before the restart", id)
+	f.Zero(k.figure("old_digest_overlap"), float64(overlap), "tokens that agent a saw of a prompt that %s had before the restart", id)
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // model is what the simulated engines serve.
@@ -30,8 +32,8 @@ type agent struct {
 	quic       string
 	debug      string
 	engineAddr string
-	proc       *process
-	engine     *process
+	proc       *check.Process
+	engine     *check.Process
 }
 
 // engineID is how the mesh calls the engine beside a.
@@ -48,12 +50,12 @@ func startMesh(ctx context.Context, h *harness, names []string, engineFlags ...s
 			m.close()
 		}
 	}()
-	if m.dir, err = os.MkdirTemp(h.dir, "mesh-"); err != nil {
+	if m.dir, err = os.MkdirTemp(h.Dir, "mesh-"); err != nil {
 		return nil, err
 	}
 	certs := filepath.Join(m.dir, "certs")
-	makeCerts := command{dir: m.dir, args: append([]string{h.bin, "cert", "--dir", certs, "--mesh-id", "checks"}, names...)}
-	if _, err := makeCerts.run(ctx); err != nil {
+	makeCerts := check.Command{Dir: m.dir, Args: append([]string{h.Bin, "cert", "--dir", certs, "--mesh-id", "checks"}, names...)}
+	if _, err := makeCerts.Run(ctx); err != nil {
 		return nil, err
 	}
 	for _, name := range names {
@@ -76,7 +78,7 @@ func (m *testMesh) addAgent(name string) error {
 	a := &agent{name: name}
 	for _, addr := range []*string{&a.http, &a.quic, &a.debug, &a.engineAddr} {
 		var err error
-		if *addr, err = m.h.ports.addr(m.ctx); err != nil {
+		if *addr, err = m.h.Ports.Addr(m.ctx); err != nil {
 			return err
 		}
 	}
@@ -86,13 +88,13 @@ func (m *testMesh) addAgent(name string) error {
 
 func (m *testMesh) startEngine(a *agent, flags []string) (err error) {
 	args := append([]string{"simengine", "--listen", a.engineAddr, "--model", model}, flags...)
-	a.engine, err = m.h.start(m.ctx, m.dir, "engine-"+a.name, args...)
+	a.engine, err = m.h.Start(m.ctx, m.dir, "engine-"+a.name, args...)
 	return err
 }
 
 // writeConfig writes the agent's config file. Gossip packets go to a free port of its own.
 func (m *testMesh) writeConfig(a *agent) error {
-	gossip, err := m.h.ports.addr(m.ctx)
+	gossip, err := m.h.Ports.Addr(m.ctx)
 	if err != nil {
 		return err
 	}
@@ -113,14 +115,14 @@ func (m *testMesh) config(a *agent) string { return filepath.Join(m.dir, a.name+
 
 // startAgent starts an agent, for the first time or again.
 func (m *testMesh) startAgent(a *agent) (err error) {
-	a.proc, err = m.h.start(m.ctx, m.dir, "agent-"+a.name, "agent", "--config", m.config(a))
+	a.proc, err = m.h.Start(m.ctx, m.dir, "agent-"+a.name, "agent", "--config", m.config(a))
 	return err
 }
 
 // awaitWhole waits until every agent knows every engine and its load. It does not wait for a process that has ended.
 func (m *testMesh) awaitWhole() error {
 	var lacking []string
-	err := await(m.ctx, 20*time.Second, "every agent to know every engine", func() bool {
+	err := check.Await(m.ctx, 20*time.Second, "every agent to know every engine", func() bool {
 		lacking = m.lacking()
 		return len(lacking) == 0 || len(m.ended()) > 0
 	})
@@ -138,9 +140,9 @@ func (m *testMesh) awaitWhole() error {
 func (m *testMesh) ended() []string {
 	var out []string
 	for _, a := range m.agents {
-		for _, p := range []*process{a.engine, a.proc} {
-			if words, ended := p.ended(); ended {
-				out = append(out, fmt.Sprintf("%s has ended, its log with %q", p.name, words))
+		for _, p := range []*check.Process{a.engine, a.proc} {
+			if words, ended := p.Ended(); ended {
+				out = append(out, fmt.Sprintf("%s has ended, its log with %q", p.Name, words))
 			}
 		}
 	}
@@ -189,9 +191,9 @@ func (m *testMesh) lacksOf(s statusPage) []string {
 func (m *testMesh) close() {
 	m.cancel()
 	for _, a := range m.agents {
-		for _, p := range []*process{a.proc, a.engine} {
+		for _, p := range []*check.Process{a.proc, a.engine} {
 			if p != nil {
-				p.kill()
+				p.Kill()
 			}
 		}
 	}

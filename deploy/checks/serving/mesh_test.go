@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 func TestMeshSaysWhatAgentsLack(t *testing.T) {
@@ -43,22 +45,22 @@ func TestMeshSaysWhatAgentsLack(t *testing.T) {
 }
 
 func TestMeshDoesNotWaitForWhatHasEnded(t *testing.T) {
-	h := &harness{bin: "sh", ports: newPorts()}
+	h := &harness{&check.Harness{Bin: "sh", Ports: check.NewPorts()}}
 	m := &testMesh{h: h, ctx: t.Context()}
 	if err := m.addAgent("a"); err != nil {
 		t.Fatal(err)
 	}
 	a := m.agents[0]
 	for _, p := range []struct {
-		process **process
+		process **check.Process
 		name    string
 		script  string
 	}{{&a.engine, "engine-a", "sleep 60"}, {&a.proc, "agent-a", "echo address already in use >&2; exit 1"}} {
 		var err error
-		if *p.process, err = h.start(t.Context(), t.TempDir(), p.name, "-c", p.script); err != nil {
+		if *p.process, err = h.Start(t.Context(), t.TempDir(), p.name, "-c", p.script); err != nil {
 			t.Fatal(err)
 		}
-		defer (*p.process).kill()
+		defer (*p.process).Kill()
 	}
 	err := m.awaitWhole()
 	if want := `agent-a has ended, its log with "address already in use"`; err == nil || !strings.Contains(err.Error(), want) {

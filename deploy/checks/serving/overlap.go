@@ -29,7 +29,7 @@ type textKind struct {
 
 func (h *harness) textKinds() []textKind {
 	kinds := []textKind{{"prose", prose, 6}, {"dense", dense, 2}, {"repeated", repeated, 2}}
-	if h.short {
+	if h.Short {
 		for i := range kinds {
 			kinds[i].rounds /= 2
 		}
@@ -96,7 +96,7 @@ func (m *testMesh) repeats(ctx context.Context, client *http.Client, rng *rand.R
 			return nil, fmt.Errorf("request through %s: %w", a.name, err)
 		}
 		r.engine, r.cached, r.prompt = again.Get("X-Kvmesh-Engine"), used.Details.CachedTokens, used.PromptTokens
-		m.h.say("overlap: first on %s; through %s answered by %s (%s), overlap %s, cached %d of %d", r.first, a.name, r.engine,
+		m.h.Say("overlap: first on %s; through %s answered by %s (%s), overlap %s, cached %d of %d", r.first, a.name, r.engine,
 			again.Get("X-Kvmesh-Reason"), again.Get("X-Kvmesh-Overlap"), r.cached, r.prompt)
 		if r.engine != r.first {
 			m.explain(ctx, a, c.id)
@@ -113,10 +113,10 @@ func (m *testMesh) repeats(ctx context.Context, client *http.Client, rng *rand.R
 func (m *testMesh) explain(ctx context.Context, a *agent, id string) {
 	d, err := decisionOn(ctx, a, id)
 	if err != nil {
-		m.h.say("%v", err)
+		m.h.Say("%v", err)
 		return
 	}
-	m.h.say("agent %s on %s: %s, attempts %+v, candidates %+v", a.name, id, d.Outcome, d.Attempts, d.Candidates)
+	m.h.Say("agent %s on %s: %s, attempts %+v, candidates %+v", a.name, id, d.Outcome, d.Attempts, d.Candidates)
 }
 
 func (h *harness) overlapFigures(name string, all []repeat) {
@@ -130,15 +130,15 @@ func (h *harness) overlapFigures(name string, all []repeat) {
 		}
 	}
 	worst := slices.MaxFunc(all, func(a, b repeat) int { return compareFloat(a.relativeError(), b.relativeError()) })
-	h.figures.zero(name+"_answered_elsewhere", float64(elsewhere), "of %d requests with a system message of %d bytes that one engine had; %d of them went over a hop", len(all),
+	h.Figures.Zero(name+"_answered_elsewhere", float64(elsewhere), "of %d requests with a system message of %d bytes that one engine had; %d of them went over a hop", len(all),
 		overlapPromptBytes, remote)
-	h.figures.atMost(name+"_relative_error_max", worst.relativeError(), overlapBound,
+	h.Figures.AtMost(name+"_relative_error_max", worst.relativeError(), overlapBound,
 		"through %s: x-kvmesh-overlap %d, cached %d of %d tokens", worst.agent, worst.overlap, worst.cached, worst.prompt)
 	var sum float64
 	for _, r := range all {
 		sum += r.relativeError()
 	}
-	h.figures.atMost(name+"_relative_error_mean", sum/float64(len(all)), overlapBound, "over the same requests")
+	h.Figures.AtMost(name+"_relative_error_mean", sum/float64(len(all)), overlapBound, "over the same requests")
 }
 
 // compareFloat orders NaN, an error without any cached token, above all numbers.

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
 
 // sdkResult is what an SDK got for one case.
@@ -39,13 +41,13 @@ func checkSDK(ctx context.Context, h *harness) error {
 	}
 	defer m.close()
 	ingress, owner := m.agents[0], m.agents[1]
-	ingress.engine.kill()
+	ingress.engine.Kill()
 	if err := m.awaitState(ingress, ingress.engineID(), "down"); err != nil {
 		return err
 	}
 	for _, c := range clients {
 		if err := h.compareSDK(ctx, c, ingress, owner); err != nil {
-			h.figures.broken("sdk_"+c.name, err)
+			h.Figures.Broken("sdk_"+c.name, err)
 		}
 	}
 	return nil
@@ -53,7 +55,7 @@ func checkSDK(ctx context.Context, h *harness) error {
 
 // awaitState waits until an agent shows an engine in a state.
 func (m *testMesh) awaitState(a *agent, id, state string) error {
-	return await(m.ctx, 10*time.Second, id+" to be "+state, func() bool {
+	return check.Await(m.ctx, 10*time.Second, id+" to be "+state, func() bool {
 		s, err := meshStatus(m.ctx, a)
 		if err != nil {
 			return false
@@ -97,9 +99,9 @@ func (h *harness) sdkFigures(name, engine string, want, got []sdkResult) {
 			elsewhere++
 		}
 	}
-	h.figures.zero("sdk_"+name+"_differing_bytes", float64(differing), "of %d bytes in %d answers, ids and times aside%s", bytes, len(want), list(where))
-	h.figures.zero("sdk_"+name+"_differing_texts", float64(texts), "of %d answers as the client put them together", len(want))
-	h.figures.zero("sdk_"+name+"_not_through_mesh", float64(elsewhere), "of %d answers do not name %s", len(want), engine)
+	h.Figures.Zero("sdk_"+name+"_differing_bytes", float64(differing), "of %d bytes in %d answers, ids and times aside%s", bytes, len(want), list(where))
+	h.Figures.Zero("sdk_"+name+"_differing_texts", float64(texts), "of %d answers as the client put them together", len(want))
+	h.Figures.Zero("sdk_"+name+"_not_through_mesh", float64(elsewhere), "of %d answers do not name %s", len(want), engine)
 }
 
 // volatile are the values that differ between two answers to one request.
@@ -121,26 +123,26 @@ func differingBytes(a, b string) int {
 
 // sdkClients makes the clients ready: openai-go always, the npm client where node is there.
 func (h *harness) sdkClients(ctx context.Context) ([]sdkClient, error) {
-	source := filepath.Join(h.root, "deploy", "checks", "sdk")
+	source := filepath.Join(h.Root, "deploy", "checks", "sdk")
 	cases := filepath.Join(source, "cases.json")
-	binary := filepath.Join(h.dir, "sdk-go")
-	h.say("sdk: builds the Go client; its first build takes 100 s of CPU")
-	build := command{dir: source, args: []string{"go", "build", "-o", binary, "."}}
-	if _, err := build.run(ctx); err != nil {
+	binary := filepath.Join(h.Dir, "sdk-go")
+	h.Say("sdk: builds the Go client; its first build takes 100 s of CPU")
+	build := check.Command{Dir: source, Args: []string{"go", "build", "-o", binary, "."}}
+	if _, err := build.Run(ctx); err != nil {
 		return nil, err
 	}
-	clients := []sdkClient{{"openai_go", tool(h.dir, binary, func(base string) []string {
+	clients := []sdkClient{{"openai_go", tool(h.Dir, binary, func(base string) []string {
 		return []string{"-base", base, "-cases", cases}
 	})}}
 	for _, name := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(name); err != nil {
-			h.say("sdk: %s is not installed: the npm client is not checked", name)
+			h.Say("sdk: %s is not installed: the npm client is not checked", name)
 			return clients, h.needNode(err)
 		}
 	}
 	dir, err := h.installNode(ctx, source)
 	if err != nil {
-		h.figures.broken("sdk_openai_npm", err)
+		h.Figures.Broken("sdk_openai_npm", err)
 		return clients, nil
 	}
 	return append(clients, sdkClient{"openai_npm", tool(dir, "node", func(base string) []string {
@@ -150,7 +152,7 @@ func (h *harness) sdkClients(ctx context.Context) ([]sdkClient, error) {
 
 // needNode lets a short run do without node; a full run proves less without it and says so by failing.
 func (h *harness) needNode(err error) error {
-	if h.short {
+	if h.Short {
 		return nil
 	}
 	return fmt.Errorf("a full run needs node and npm: %w", err)
@@ -158,7 +160,7 @@ func (h *harness) needNode(err error) error {
 
 // installNode installs the npm client into a copy of its folder.
 func (h *harness) installNode(ctx context.Context, source string) (string, error) {
-	dir := filepath.Join(h.dir, "sdk-node")
+	dir := filepath.Join(h.Dir, "sdk-node")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
@@ -171,7 +173,7 @@ func (h *harness) installNode(ctx context.Context, source string) (string, error
 			return "", err
 		}
 	}
-	_, err := command{dir: dir, args: []string{"npm", "ci", "--no-progress"}}.run(ctx)
+	_, err := check.Command{Dir: dir, Args: []string{"npm", "ci", "--no-progress"}}.Run(ctx)
 	return dir, err
 }
 
@@ -180,7 +182,7 @@ func tool(dir, name string, args func(base string) []string) func(context.Contex
 	return func(ctx context.Context, base string) ([]sdkResult, error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		defer cancel()
-		out, err := command{dir: dir, args: append([]string{name}, args(base)...)}.run(ctx)
+		out, err := check.Command{Dir: dir, Args: append([]string{name}, args(base)...)}.Run(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +195,7 @@ func readSDK(out string) ([]sdkResult, error) {
 	for line := range strings.Lines(out) {
 		var r sdkResult
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			return nil, fmt.Errorf("read the client's line: %w: %s", err, tail(line, 200))
+			return nil, fmt.Errorf("read the client's line: %w: %s", err, check.Tail(line, 200))
 		}
 		results = append(results, r)
 	}

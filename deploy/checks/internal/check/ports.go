@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"context"
@@ -18,10 +18,10 @@ const (
 	enoughPorts = 2_000
 )
 
-// ports hands out ports for processes that bind them a while later. Port 0 would not do: the kernel draws from few
+// Ports hands out ports for processes that bind them a while later. Port 0 would not do: the kernel draws from few
 // thousand and returns the same one again once it is closed, and it may give it to somebody's connection meanwhile. These
 // are ports that the kernel gives to nobody, each handed out once. It is safe for concurrent use.
-type ports struct {
+type Ports struct {
 	first, end int // half-open
 
 	mu   sync.Mutex
@@ -29,11 +29,11 @@ type ports struct {
 	left int // not handed out yet
 }
 
-// newPorts begins at random, so that two runs at the same time have different ones.
-func newPorts() *ports {
+// NewPorts begins at random, so that two runs at the same time have different ones.
+func NewPorts() *Ports {
 	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range") // elsewhere than on Linux there is none
 	first, end := portRange(string(text))
-	return &ports{first: first, end: end, next: first + rand.IntN(end-first), left: end - first}
+	return &Ports{first: first, end: end, next: first + rand.IntN(end-first), left: end - first}
 }
 
 // portRange returns ports outside the kernel's own, which text holds: those below, else those above, and where neither
@@ -53,9 +53,9 @@ func portRange(text string) (first, end int) {
 	return lowestPort, all
 }
 
-// addr returns an address on loopback that was not returned before, and that nothing is bound to at this moment, neither
+// Addr returns an address on loopback that was not returned before, and that nothing is bound to at this moment, neither
 // with TCP nor with UDP.
-func (p *ports) addr(ctx context.Context) (string, error) {
+func (p *Ports) Addr(ctx context.Context) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for ; p.left > 0 && ctx.Err() == nil; p.left-- {

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 func TestWholeOutputOfACommandIsKept(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	script := `for i in 1 2 3 4 5 6 7 8 9; do echo out$i; echo err$i >&2; done; exit 3`
-	out, err := command{args: []string{"sh", "-c", script}, log: log}.run(t.Context())
+	out, err := Command{Args: []string{"sh", "-c", script}, Log: log}.Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("error = %v, want exit status 3", err)
 	}
@@ -35,7 +35,7 @@ func TestCommandEndsWithItsChildren(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, cancel)
 	start := time.Now()
 	// the shell's child holds the output open: were it left alone, run would wait for it
-	if _, err := (command{args: []string{"sh", "-c", "sleep 60 & wait"}}).run(ctx); err == nil {
+	if _, err := (Command{Args: []string{"sh", "-c", "sleep 60 & wait"}}).Run(ctx); err == nil {
 		t.Error("a command that was cut short ended well")
 	}
 	if d := time.Since(start); d > 30*time.Second {
@@ -44,7 +44,7 @@ func TestCommandEndsWithItsChildren(t *testing.T) {
 }
 
 func TestTailIsOneLine(t *testing.T) {
-	if got, want := tail("first\nsecond\nthird\n", 12), "second | third"; got != want {
+	if got, want := Tail("first\nsecond\nthird\n", 12), "second | third"; got != want {
 		t.Errorf("tail = %q, want %q", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"net"
@@ -27,11 +27,11 @@ func TestPortRangeAvoidsTheKernels(t *testing.T) {
 }
 
 func TestEachPortIsHandedOutOnce(t *testing.T) {
-	first := newPorts().first
-	p := &ports{first: first, end: first + 300, next: first + 299, left: 300}
+	first := NewPorts().first
+	p := &Ports{first: first, end: first + 300, next: first + 299, left: 300}
 	seen := map[string]bool{}
 	for {
-		addr, err := p.addr(t.Context())
+		addr, err := p.Addr(t.Context())
 		if err != nil {
 			break
 		}
@@ -66,8 +66,8 @@ func TestBoundPortsAreNotHandedOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &ports{first: n, end: n + 1, next: n, left: 1}
-		if addr, err := p.addr(t.Context()); err == nil {
+		p := &Ports{first: n, end: n + 1, next: n, left: 1}
+		if addr, err := p.Addr(t.Context()); err == nil {
 			t.Errorf("%s is bound (%s) and was handed out", addr, a.Network())
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"encoding/json"
@@ -17,38 +17,42 @@ type figure struct {
 	Note  string  `json:"note"` // which side of the bound is right, and what was measured
 }
 
-// figures prints figures as they are measured and counts those that fall short. It is safe for concurrent use.
-type figures struct {
+// Figures prints figures as they are measured and counts those that fall short. It is safe for concurrent use.
+type Figures struct {
 	mu    sync.Mutex
 	out   *json.Encoder
 	total int
 	short []string // names
 }
 
-func newFigures(w io.Writer) *figures {
+// NewFigures returns figures that are printed to w.
+func NewFigures(w io.Writer) *Figures {
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
-	return &figures{out: out}
+	return &Figures{out: out}
 }
 
-func (f *figures) atMost(name string, value, bound float64, format string, args ...any) {
+// AtMost adds a figure that is right up to its bound.
+func (f *Figures) AtMost(name string, value, bound float64, format string, args ...any) {
 	f.add(figure{name, value, bound, value <= bound, "at most; " + fmt.Sprintf(format, args...)})
 }
 
-func (f *figures) atLeast(name string, value, bound float64, format string, args ...any) {
+// AtLeast adds a figure that is right from its bound on.
+func (f *Figures) AtLeast(name string, value, bound float64, format string, args ...any) {
 	f.add(figure{name, value, bound, value >= bound, "at least; " + fmt.Sprintf(format, args...)})
 }
 
-func (f *figures) zero(name string, value float64, format string, args ...any) {
+// Zero adds a figure that is right when it is 0.
+func (f *Figures) Zero(name string, value float64, format string, args ...any) {
 	f.add(figure{name, value, 0, value == 0, "exactly; " + fmt.Sprintf(format, args...)})
 }
 
-// broken reports a check that could not measure.
-func (f *figures) broken(check string, err error) {
+// Broken reports a check that could not measure.
+func (f *Figures) Broken(check string, err error) {
 	f.add(figure{check, 0, 1, false, "not measured: " + err.Error()})
 }
 
-func (f *figures) add(x figure) {
+func (f *Figures) add(x figure) {
 	if math.IsNaN(x.Value) || math.IsInf(x.Value, 0) {
 		x.Note, x.Value, x.OK = fmt.Sprintf("%s (the value is %v)", x.Note, x.Value), 0, false
 	}
@@ -61,8 +65,8 @@ func (f *figures) add(x figure) {
 	_ = f.out.Encode(x)
 }
 
-// failed returns the names of the figures that fell short.
-func (f *figures) failed() []string {
+// Failed returns the names of the figures that fell short.
+func (f *Figures) Failed() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.short

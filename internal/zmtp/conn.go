@@ -2,210 +2,69 @@ package zmtp
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"slices"
-	"strings"
+	"os"
 	"sync"
 	"time"
 )
 
-// The socket types that a Conn can be.
-const (
-	SUB    = "SUB"
-	DEALER = "DEALER"
-)
-
-// peers are the types that each of ours may talk to.
-var peers = map[string][]string{
-	SUB:    {"PUB", "XPUB"},
-	DEALER: {"ROUTER", "DEALER", "REP"},
-}
-
-// Options describe our side of a connection. Zero fields take the default that is named.
-type Options struct {
-	Socket string // SUB or DEALER
-	// Topics are the prefixes that a SUB wants; an empty one is everything.
-	Topics []string
-	// MaxMessage bounds the bytes of a message, all frames together: 64 MiB.
-	MaxMessage int
-	// MaxFrames bounds the frames of a message: 16.
-	MaxFrames int
-	// Handshake is how long the peer may take to greet: 5 s.
-	Handshake time.Duration
-	// Silence is how long a peer may say nothing before it is asked for a sign of life, and then again before the
-	// connection ends: 10 s. Peers of ZMTP 3.0 know no such question; for them TCP's keepalive must do.
-	Silence time.Duration
-}
-
-func (o Options) withDefaults() Options {
-	if o.MaxMessage == 0 {
-		o.MaxMessage = 64 << 20
-	}
-	if o.MaxFrames == 0 {
-		o.MaxFrames = 16
-	}
-	if o.Handshake == 0 {
-		o.Handshake = 5 * time.Second
-	}
-	if o.Silence == 0 {
-		o.Silence = 10 * time.Second
-	}
-	return o
-}
-
-// Frame flags.
-const (
-	flagMore    = 1
-	flagLong    = 2
-	flagCommand = 4
-)
-
 var (
-	errGreeting = errors.New("peer does not speak ZMTP 3 with NULL security")
-	errReady    = errors.New("peer did not get ready")
-	errFrame    = errors.New("frame with unknown flags")
+	// ErrPeer ends a connection whose other side is no ZMTP 3 peer with NULL security and a socket that fits ours.
+	ErrPeer = errors.New("not a ZMTP 3 peer for this socket")
 	// ErrTooLarge ends a connection whose peer sends more than Options allow.
 	ErrTooLarge = errors.New("message is too large")
 	// ErrSilent ends a connection whose peer gives no sign of life.
 	ErrSilent = errors.New("peer is silent")
 )
 
-// Conn is one connection after its handshake. One goroutine may receive while others send.
+// Conn is one connection after its handshake. One goroutine may receive while others send or close.
 type Conn struct {
 	conn  net.Conn
-	r     *bufio.Reader
 	o     Options
-	minor byte // of the peer's ZMTP 3 version
-	head  [9]byte
+	r     *bufio.Reader // over read
+	open  bool          // the handshake is over
+	minor byte          // both sides speak ZMTP 3.minor
 
-	buf    []byte // of the message under way
-	ends   []int  // of its frames in buf
+	// The message under way, for the receiving goroutine.
+	begun  bool   // some of it was read
+	buf    []byte // its frames, one after the other
+	ends   []int  // of the frames in buf
 	frames [][]byte
+	cmd    []byte
 
-	mu  sync.Mutex // guards writes
+	mu  sync.Mutex // guards writes and out
 	out []byte
 }
 
 // Open greets the peer on a connection, whichever side dialled it, and subscribes. The Conn owns the connection from then
-// on; after an error it is closed.
+// on; after an error it is closed. Closing the connection ends an Open that waits.
 func Open(conn net.Conn, o Options) (*Conn, error) {
-	c := &Conn{conn: conn, r: bufio.NewReaderSize(conn, 64<<10), o: o.withDefaults()}
-	err := conn.SetDeadline(time.Now().Add(c.o.Handshake))
-	if err == nil {
-		err = c.greet()
-	}
-	if err == nil {
-		err = c.ready()
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
-	if err == nil {
-		err = c.subscribe()
-	}
-	if err != nil {
+	c := &Conn{conn: conn, o: o.withDefaults()}
+	c.r = bufio.NewReaderSize(reader{c}, 64<<10)
+	if err := c.shake(); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("open %s: %w", o.Socket, err)
 	}
 	return c, nil
 }
 
-// greet exchanges the 64 bytes that begin a connection.
-func (c *Conn) greet() error {
-	var out, in [64]byte
-	out[0], out[9], out[10], out[11] = 0xff, 0x7f, 3, 1
-	copy(out[12:32], "NULL")
-	return c.exchange(out[:], func() error {
-		if _, err := io.ReadFull(c.r, in[:]); err != nil {
-			return err
-		}
-		if in[0] != 0xff || in[9]&1 == 0 || in[10] < 3 || string(in[12:17]) != "NULL\x00" {
-			return errGreeting
-		}
-		c.minor = in[11]
-		return nil
-	})
+func (c *Conn) shake() error {
+	if err := c.conn.SetDeadline(time.Now().Add(c.o.Handshake)); err != nil {
+		return err
+	}
+	if err := c.greet(); err != nil {
+		return err
+	}
+	if err := c.ready(); err != nil {
+		return err
+	}
+	c.open = true // reads and writes set deadlines of their own from here on
+	return c.subscribe()
 }
 
-// ready exchanges the READY commands.
-func (c *Conn) ready() error {
-	body := append([]byte{5}, "READY"...)
-	body = appendProperty(body, "Socket-Type", c.o.Socket)
-	if c.o.Socket == DEALER {
-		body = appendProperty(body, "Identity", "")
-	}
-	return c.exchange(appendFrame(nil, flagCommand, body), func() error {
-		flags, size, err := c.header()
-		if err != nil {
-			return err
-		}
-		if flags&flagCommand == 0 || size > 1<<10 {
-			return errReady
-		}
-		in := make([]byte, size)
-		if _, err := io.ReadFull(c.r, in); err != nil {
-			return err
-		}
-		return c.checkReady(in)
-	})
-}
-
-func (c *Conn) checkReady(in []byte) error {
-	properties, ok := strings.CutPrefix(string(in), "\x05READY")
-	if !ok {
-		return errReady
-	}
-	for len(properties) > 0 {
-		n := int(properties[0])
-		if len(properties) < 1+n+4 {
-			return errReady
-		}
-		name, rest := properties[1:1+n], properties[1+n:]
-		size := binary.BigEndian.Uint32([]byte(rest[:4]))
-		if uint64(len(rest)-4) < uint64(size) {
-			return errReady
-		}
-		value := rest[4 : 4+size]
-		properties = rest[4+size:]
-		if strings.EqualFold(name, "Socket-Type") && !slices.Contains(peers[c.o.Socket], value) {
-			return fmt.Errorf("peer is a %.16q socket, which a %s cannot talk to", value, c.o.Socket)
-		}
-	}
-	return nil
-}
-
-// exchange writes out while it reads: both sides may write first, and a connection in memory may have no buffer.
-func (c *Conn) exchange(out []byte, read func() error) error {
-	sent := make(chan error, 1)
-	go func() {
-		_, err := c.conn.Write(out)
-		sent <- err
-	}()
-	err := read()
-	if err != nil {
-		c.conn.Close() // ends the write too
-	}
-	return errors.Join(err, <-sent)
-}
-
-// subscribe tells a publisher what to send: a message in ZMTP 3.0, which later versions understand too.
-func (c *Conn) subscribe() error {
-	if c.o.Socket != SUB {
-		return nil
-	}
-	for _, topic := range c.o.Topics {
-		if err := c.Send(append([]byte{1}, topic...)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Send sends one message.
+// Send sends one message. It is safe for concurrent use.
 func (c *Conn) Send(frames ...[]byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,10 +79,11 @@ func (c *Conn) Send(frames ...[]byte) error {
 	return c.writeLocked()
 }
 
-func (c *Conn) command(body []byte) error {
+// command sends a command with the parts of its body one after the other.
+func (c *Conn) command(name string, parts ...[]byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.out = appendFrame(c.out[:0], flagCommand, body)
+	c.out = appendCommand(c.out[:0], name, parts...)
 	return c.writeLocked()
 }
 
@@ -232,22 +92,57 @@ func (c *Conn) writeLocked() error {
 		return err
 	}
 	_, err := c.conn.Write(c.out)
-	return err
+	if err != nil {
+		c.conn.Close() // a frame may have gone out in part
+		return fmt.Errorf("write to peer: %w", err)
+	}
+	return nil
 }
 
-// Close ends the connection, and with it a Receive that waits.
+// Close ends the connection, and with it a Receive that waits. It is safe for concurrent use.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-func appendProperty(b []byte, name, value string) []byte {
-	b = append(append(b, byte(len(name))), name...)
-	return append(binary.BigEndian.AppendUint32(b, uint32(len(value))), value...)
+// reader reads from a Conn's connection for as long as the peer shows that it lives. It stands below the buffer, so that
+// waiting in the middle of a frame is like waiting before it.
+type reader struct{ c *Conn }
+
+// Read implements io.Reader.
+func (r reader) Read(p []byte) (int, error) {
+	c := r.c
+	if !c.open {
+		return c.conn.Read(p)
+	}
+	for asked := false; ; asked = true {
+		var deadline time.Time
+		if wait := c.patience(); wait > 0 {
+			deadline = time.Now().Add(wait)
+		}
+		if err := c.conn.SetReadDeadline(deadline); err != nil {
+			return 0, err
+		}
+		n, err := c.conn.Read(p)
+		switch {
+		case n > 0 || !errors.Is(err, os.ErrDeadlineExceeded):
+			return n, err
+		case asked || c.minor == 0:
+			return 0, ErrSilent
+		}
+		if err := c.command("PING", noTTL); err != nil {
+			return 0, err
+		}
+	}
 }
 
-func appendFrame(b []byte, flags byte, body []byte) []byte {
-	if len(body) > 255 {
-		b = binary.BigEndian.AppendUint64(append(b, flags|flagLong), uint64(len(body)))
-	} else {
-		b = append(b, flags, byte(len(body)))
+// noTTL asks the peer not to end the connection when we are silent: we only speak when it is.
+var noTTL = []byte{0, 0}
+
+// patience is how long the peer may be silent; 0 is for ever.
+func (c *Conn) patience() time.Duration {
+	switch {
+	case c.minor > 0:
+		return c.o.Silence
+	case c.begun:
+		return c.o.Handshake
 	}
-	return append(b, body...)
+	return 0
 }

@@ -53,6 +53,7 @@ func NewBlocks(blockTokens, maxBlocks, maxKeys int, changed func(t Tier, k Key, 
 		tree: newBlockTree(), block: blockTokens, copies: map[copyOf]int{}, pending: map[rankHash]uint64{},
 		maxNodes: max(maxBlocks, 1), renderings: newRenderings(maxKeys, changed),
 	}
+	b.renderings.stands = b.stands
 	return b
 }
 

@@ -6,6 +6,9 @@ type Estimate struct {
 	Tokens   int     // tokens that the engine need not compute
 	Weighted float64 // the same, each token with the weight of its tier
 	Prompt   int     // length of the prompt in tokens; 0 when it was not rendered before
+	// Known is how many tokens lie before the last key that is known, and Rest the bytes behind it.
+	Known int
+	Rest  int64
 
 	answer answer // what the estimate assumes of an answer that the prompt repeats
 }
@@ -24,17 +27,16 @@ func (b *Blocks) Estimate(p *Prompt) Estimate {
 		return out
 	}
 	var last, known *rendering
-	for _, k := range p.Keys {
+	out.Rest = p.Bytes
+	for i, k := range p.Keys {
 		e := r.get(k)
 		if e == nil {
 			break
 		}
-		known = e
-		if e.shown == 0 {
-			break
+		known, out.Known, out.Rest = e, int(e.tokens), p.Bytes-int64(p.Offsets[i])
+		if e.shown != 0 && b.stands(e) {
+			last, out.Keys = e, i+1
 		}
-		last = e
-		out.Keys++
 	}
 	if known != nil && known.key == p.Keys[len(p.Keys)-1] && int64(p.Offsets[len(p.Keys)-1]) == p.Bytes {
 		out.Prompt = int(known.tokens)

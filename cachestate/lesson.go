@@ -291,13 +291,5 @@ func (s *lesson) move(at int32, i int, before int32) {
 		r.place(&b.tree, at, node)
 		b.tree.prune(old)
 	}
-	if e.node == rootNode {
-		if e.after > 0 {
-			r.show(at, 1<<TierGPU)
-		} else {
-			r.show(at, 0)
-		}
-		return
-	}
 	r.refresh(b, at)
 }

@@ -38,6 +38,7 @@ type renderings struct {
 	keys    map[Key]int32
 	maxKeys int
 	changed func(t Tier, k Key, resident bool)
+	stands  func(*rendering) bool // Blocks.stands
 
 	newest, oldest int32
 	habits         habits
@@ -175,17 +176,22 @@ func (r *renderings) refreshAll(b *Blocks) {
 // refresh decides in which tiers a key counts as resident.
 func (r *renderings) refresh(b *Blocks, i int32) {
 	e := &r.list[i]
-	if e.node == rootNode { // it lies in no block: it is there for the sake of those behind it
-		return
+	switch {
+	case b.stands(e):
+		r.show(i, b.tiersOf(e))
+	case e.after == 0:
+		r.show(i, 0)
+	case e.shown == 0:
+		r.show(i, 1<<TierGPU)
 	}
-	r.show(i, b.tiersOf(e))
 }
+
+// stands reports whether a key counts for itself. One that lies in no block, or whose rendering cannot be relied on, is
+// there for the sake of those behind it: a walk over keys ends at the first that is missing.
+func (b *Blocks) stands(e *rendering) bool { return e.node != rootNode && b.trusts(e) }
 
 // tiersOf returns the tiers in which a rendering's key is resident.
 func (b *Blocks) tiersOf(e *rendering) uint8 {
-	if !b.trusts(e) {
-		return 0
-	}
 	levels, tiers := b.resident(e.node), uint8(0)
 	for t := range numTiers {
 		if levels&b.layout.tiers[t] != 0 {
@@ -207,9 +213,9 @@ func (b *Blocks) trusts(e *rendering) bool {
 // differ.
 func (b *Blocks) slack(e *rendering) int32 { return int32(2*b.block) + e.tokens/16 }
 
-// show makes the tiers of a key known. A key that lies in no block is shown in every tier in which one behind it is.
+// show makes the tiers of a key known, and those of the keys before it that are there for its sake.
 func (r *renderings) show(i int32, tiers uint8) {
-	for i != noRendering {
+	for {
 		e := &r.list[i]
 		was := e.shown
 		if was == tiers {
@@ -231,14 +237,11 @@ func (r *renderings) show(i int32, tiers uint8) {
 		} else if tiers == 0 {
 			above.after--
 		}
-		if above.node != rootNode {
+		if r.stands(above) {
 			return
 		}
-		switch {
-		case above.after == 0:
-			tiers = 0
-		default:
-			tiers |= above.shown // a tier too many costs nothing: the key stands for no token
+		if tiers |= above.shown; above.after == 0 {
+			tiers = 0 // else a tier too many costs nothing: the key stands for no token
 		}
 	}
 }

@@ -121,6 +121,7 @@ func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
 	if c.blocks != nil {
 		o.estimate = c.blocks.Estimate(p)
 		o.keys, o.tokens, o.saved = o.estimate.Keys, o.estimate.Tokens, o.estimate.Weighted
+		o.prompt = min(o.estimate.Known+int(float64(o.estimate.Rest)/bytesPerToken), maxPromptTokens)
 		if o.estimate.Prompt > 0 {
 			o.prompt, o.exact = o.estimate.Prompt, true
 		}

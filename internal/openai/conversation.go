@@ -12,6 +12,10 @@ func (w *walker) chat() {
 		w.tokens(top[nInputIDs])
 		return
 	}
+	if last := w.lastUser(); last >= 0 {
+		w.headLast(last)
+		return
+	}
 	if w.layout&LayoutToolsFirst != 0 {
 		w.tools()
 	}
@@ -32,6 +36,71 @@ func (w *walker) chat() {
 	if leading {
 		w.tools()
 	}
+}
+
+// lastUser returns the index of the last message of a user, or -1. It is asked only where the layout needs it.
+func (w *walker) lastUser() int {
+	last := -1
+	if w.layout&LayoutHeadLast == 0 {
+		return last
+	}
+	i := 0
+	for c := w.d.in(w.r.top[nMessages]); ; i++ {
+		v, ok := c.elem()
+		if !ok {
+			return last
+		}
+		var m members
+		w.d.fill(v, &m)
+		if string(w.d.word(m[nRole])) == "user" {
+			last = i
+		}
+	}
+}
+
+// headLast emits the conversation with the messages that lead it, and the tools, right before the last message of a user.
+func (w *walker) headLast(last int) {
+	head := 0
+	for c := w.d.in(w.r.top[nMessages]); w.d.leadsNext(&c); head++ {
+	}
+	i := 0
+	for c := w.d.in(w.r.top[nMessages]); !w.done; i++ {
+		v, ok := c.elem()
+		if !ok {
+			return
+		}
+		if i < head {
+			continue
+		}
+		if i == last {
+			w.head(head)
+			w.tools()
+		}
+		var m members
+		w.d.fill(v, &m)
+		w.message(&m)
+	}
+}
+
+// head emits the first n messages.
+func (w *walker) head(n int) {
+	for c := w.d.in(w.r.top[nMessages]); n > 0 && !w.done; n-- {
+		v, _ := c.elem()
+		var m members
+		w.d.fill(v, &m)
+		w.message(&m)
+	}
+}
+
+// leadsNext steps over a message that leads the conversation, and reports whether there was one.
+func (d *doc) leadsNext(c *cursor) bool {
+	v, ok := c.elem()
+	if !ok {
+		return false
+	}
+	var m members
+	d.fill(v, &m)
+	return d.leads(&m)
 }
 
 // leads reports whether a message belongs to the system text when it stands before all others.

@@ -191,7 +191,7 @@ func TestRandomBodiesWalkAsTheTwin(t *testing.T) {
 		if _, err := Parse(route, []byte(body)); err == nil {
 			accepted++
 		}
-		compareWithTwin(t, route, Layout(g.IntN(64)), []byte(body))
+		compareWithTwin(t, route, Layout(g.IntN(128)), []byte(body))
 	}
 	if accepted < bodies/4 {
 		t.Errorf("only %d of %d bodies (seed %d) are requests", accepted, bodies, seed)

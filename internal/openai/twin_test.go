@@ -233,6 +233,9 @@ func (t *twin) walk(model string) []piece {
 	if t.layout&LayoutToolsFirst != 0 {
 		leading = 0
 	}
+	if t.layout&LayoutHeadLast != 0 && t.route == RouteChat {
+		messages, leading = headLast(messages, leading)
+	}
 	for i, m := range append(messages, twinMessage{}) {
 		if i == leading && len(tools) > 0 {
 			t.out = append(t.out, tools...)
@@ -374,6 +377,20 @@ func (t *twin) tools(list *node) []piece {
 }
 
 // conversation returns the messages and how many of them lead.
+// headLast moves what leads the messages before the last one of a user, and says where the tools go.
+func headLast(messages []twinMessage, leading int) (moved []twinMessage, tools int) {
+	for i, m := range slices.Backward(messages) {
+		if m.role == "user" {
+			head := 0
+			for head < len(messages) && (messages[head].role == "system" || messages[head].role == "developer") {
+				head++
+			}
+			return slices.Concat(messages[head:i], messages[:head], messages[i:]), i
+		}
+	}
+	return messages, leading
+}
+
 func (t *twin) conversation() ([]twinMessage, int) {
 	switch t.route {
 	case RouteMessages:

@@ -65,6 +65,7 @@ const (
 	LayoutNoDocuments                        // documents are not rendered
 	LayoutConstraintsHead                    // response_format, tool_choice and their like stand at the head
 	LayoutSystemMerged                       // the Messages API's system messages inside a conversation move to its head
+	LayoutHeadLast                           // system text and tools stand in the last message of a user (chat route only)
 )
 
 // pieceSize is the size of the buffer in which a walk gathers what does not stand in the body as it is: with fewer bytes

@@ -1,12 +1,16 @@
 package engineagent
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // statusError is an answer that is not the one asked for.
@@ -14,31 +18,56 @@ type statusError struct{ code int }
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d", e.code) }
 
-// get asks the engine for path and returns at most limit bytes of the answer. Redirects are not followed: an engine
-// must not send its agent elsewhere. An answer other than 200 is a *statusError.
+// question is what the engine is asked, and how much of an answer is taken.
+type question struct {
+	method, path string
+	body         []byte // JSON; nil for none
+	limit        int64  // bytes of the answer
+	timeout      time.Duration
+}
+
+// get asks the engine for path and returns at most limit bytes of the answer.
 func (a *Agent) get(ctx context.Context, path string, limit int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.PollTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.cfg.URL.JoinPath(path).String(), http.NoBody)
+	return a.fetch(ctx, question{method: http.MethodGet, path: path, limit: limit, timeout: a.cfg.PollTimeout})
+}
+
+// post sends v as JSON and returns at most limit bytes of the answer.
+func (a *Agent) post(ctx context.Context, path string, v any, limit int64) ([]byte, error) {
+	body, err := json.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("make request for %s: %w", path, err)
+		return nil, fmt.Errorf("encode request for %s: %w", path, err)
+	}
+	return a.fetch(ctx, question{http.MethodPost, path, body, limit, a.cfg.PollTimeout})
+}
+
+// fetch asks the engine. Redirects are not followed: an engine must not send its agent elsewhere. An answer other than
+// 200 is a *statusError.
+func (a *Agent) fetch(ctx context.Context, q question) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, q.method, a.cfg.URL.JoinPath(q.path).String(), bytes.NewReader(q.body))
+	if err != nil {
+		return nil, fmt.Errorf("make request for %s: %w", q.path, err)
+	}
+	if q.body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	if a.cfg.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+a.cfg.APIKey)
 	}
 	resp, err := a.cfg.Transport.RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", path, err)
+		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(q.method), q.path, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, q.limit+1))
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("get %s: %w", path, &statusError{resp.StatusCode})
+		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(q.method), q.path, &statusError{resp.StatusCode})
 	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("read %s: longer than %d bytes", path, limit)
+		return nil, fmt.Errorf("read %s: %w", q.path, err)
+	case int64(len(body)) > q.limit:
+		return nil, fmt.Errorf("read %s: longer than %d bytes", q.path, q.limit)
 	}
 	return body, nil
 }
@@ -65,14 +94,23 @@ func answerOfStatus(code int) answer {
 	switch {
 	case code == http.StatusServiceUnavailable:
 		return answerGone
+	case code == http.StatusNotImplemented: // llama.cpp, for a route that was not turned on
+		return answerGood
 	case code >= http.StatusInternalServerError:
 		return answerFailed
 	}
 	return answerGood
 }
 
-// missing reports whether an error says that the engine has no such route.
+// missing reports whether an error says that the engine has no such route, or that it was not turned on.
 func missing(err error) bool {
 	s, ok := errors.AsType[*statusError](err)
-	return ok && (s.code == http.StatusNotFound || s.code == http.StatusMethodNotAllowed)
+	return ok && (s.code == http.StatusNotFound || s.code == http.StatusMethodNotAllowed ||
+		s.code == http.StatusNotImplemented)
+}
+
+// refused reports whether an error is the engine's answer that it will not do what it was asked.
+func refused(err error) bool {
+	s, ok := errors.AsType[*statusError](err)
+	return ok && (s.code < http.StatusInternalServerError || s.code == http.StatusNotImplemented)
 }

@@ -2,6 +2,7 @@ package engineagent
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -27,6 +28,7 @@ var errNoLoad = errors.New("no known load metric")
 // reading is what an engine says about itself at one moment. Fields that it does not say are zero.
 type reading struct {
 	running, waiting int
+	waitingTokens    int     // uncached prompt tokens of those that wait; 0 when it does not say
 	kvUsage          float64 // 0 to 1, mean over ranks
 	blockTokens      int
 	capacityTokens   int64 // sum over ranks
@@ -39,106 +41,25 @@ type reading struct {
 	counters  map[string]float64 // by metric name; each only grows during one life of the process
 }
 
-// field is one quantity of a reading.
-type field uint8
-
-const (
-	fieldNone field = iota
-	fieldRunning
-	fieldWaiting
-	fieldUsage
-	fieldBlockTokens
-	fieldBlocks
-	fieldCapacity
-	fieldStarted
-	fieldHits
-	fieldCounter // grows during one life of the process; nothing else is read from it
-	fieldConfig  // vLLM's cache_config_info, whose labels are the facts
-)
-
-// fieldOf returns what the metric called name says, and the software that calls it so. The names are those of
-// ENGINES.md sections 3.3, 4 and 5, over all releases seen.
-func fieldOf(name string) (field, engine.Kind) {
-	if name == "process_start_time_seconds" {
-		return fieldStarted, engine.KindOther
+// askLoad asks an engine of the given kind how busy it is, and returns the kind that its answer shows.
+func (a *Agent) askLoad(ctx context.Context, kind engine.Kind) (reading, engine.Kind, error) {
+	switch kind {
+	case engine.KindSGLang:
+		return a.sglangLoad(ctx)
+	case engine.KindTRTLLM:
+		return a.trtllmLoad(ctx)
+	case engine.KindOther:
+		return a.otherLoad(ctx)
 	}
-	switch prefix, rest, _ := strings.Cut(name, ":"); prefix {
-	case "vllm":
-		return vllmField(rest), engine.KindVLLM
-	case "sglang":
-		return sglangField(rest), engine.KindSGLang
-	case "llamacpp":
-		return llamaField(rest), engine.KindOther
-	}
-	return trtllmField(name), engine.KindTRTLLM
+	return a.metricsPage(ctx, "/metrics")
 }
 
-func vllmField(name string) field {
-	switch name {
-	case "num_requests_running":
-		return fieldRunning
-	case "num_requests_waiting":
-		return fieldWaiting
-	case "kv_cache_usage_perc", "gpu_cache_usage_perc": // the second until 0.11; both in 0.9.2 to 0.11
-		return fieldUsage
-	case "cache_config_info":
-		return fieldConfig
-	case "prefix_cache_hits_total", "gpu_prefix_cache_hits_total":
-		return fieldHits
-	case "prompt_tokens_total", "generation_tokens_total":
-		return fieldCounter
+func (a *Agent) metricsPage(ctx context.Context, path string) (reading, engine.Kind, error) {
+	page, err := a.get(ctx, path, maxMetricsBytes)
+	if err != nil {
+		return reading{}, "", err
 	}
-	return fieldNone
-}
-
-func sglangField(name string) field {
-	switch name {
-	case "num_running_reqs":
-		return fieldRunning
-	case "num_queue_reqs":
-		return fieldWaiting
-	case "token_usage":
-		return fieldUsage
-	case "max_total_num_tokens":
-		return fieldCapacity
-	case "page_size":
-		return fieldBlockTokens
-	case "cached_tokens_total":
-		return fieldHits
-	case "prompt_tokens_total", "generation_tokens_total":
-		return fieldCounter
-	}
-	return fieldNone
-}
-
-func trtllmField(name string) field {
-	switch name {
-	case "trtllm_num_requests_running":
-		return fieldRunning
-	case "trtllm_num_requests_waiting":
-		return fieldWaiting
-	case "trtllm_kv_cache_utilization":
-		return fieldUsage
-	case "trtllm_kv_cache_tokens_per_block":
-		return fieldBlockTokens
-	case "trtllm_kv_cache_max_blocks":
-		return fieldBlocks
-	}
-	return fieldNone
-}
-
-func llamaField(name string) field {
-	switch name {
-	case "requests_processing":
-		return fieldRunning
-	case "requests_deferred":
-		return fieldWaiting
-	case "kv_cache_usage_ratio":
-		return fieldUsage
-	case "prompt_tokens_total":
-		return fieldCounter
-	}
-	return fieldNone
+	return parseMetrics(page, a.cfg.Rank)
 }
 
 // parseMetrics reads what a page in the Prometheus text format says about one data-parallel rank, or about all when
@@ -206,11 +127,15 @@ func (s sums) addFamily(r *reading, name string, samples []*dto.Metric) {
 		return
 	}
 	for _, m := range samples {
+		f := f
+		if f == fieldLabelled {
+			f = labelledField(m.GetLabel())
+		}
 		if v := m.GetUntyped().GetValue(); v >= 0 && !math.IsInf(v, 0) { // false for NaN
 			s.add(f, name, groupOf(m.GetLabel()), v)
 		}
 	}
-	if f == fieldCounter || f == fieldHits {
+	if f.counts() {
 		r.counters[name] = total(s[f][name])
 	}
 }
@@ -243,10 +168,14 @@ func groupOf(labels []*dto.LabelPair) string {
 
 func (s sums) fill(r *reading) {
 	r.running = clampInt(s.sum(fieldRunning), 1<<20)
-	r.waiting = clampInt(s.sum(fieldWaiting), 1<<20)
+	r.waiting = clampInt(s.sum(fieldWaiting)+s.sum(fieldHeld), 1<<20)
+	r.maxRunning = clampInt(s.sum(fieldMaxRunning), maxMaxRunning)
 	r.kvUsage = min(s.mean(fieldUsage), 1)
 	r.started = s.mean(fieldStarted)
-	r.hitTokens, r.hasHits = s.sum(fieldHits), len(s[fieldHits]) > 0
+	r.hitTokens, r.hasHits = s.sum(fieldHits)+s.sum(fieldLoaded), len(s[fieldHits]) > 0
+	if len(s[fieldCached]) > 0 { // of each prompt once, and from every tier
+		r.hitTokens, r.hasHits = s.sum(fieldCached), true
+	}
 	if n := s.mean(fieldBlockTokens); n > 0 {
 		r.blockTokens = clampInt(n, maxBlockTokens)
 	}
@@ -288,7 +217,9 @@ func sorted(m map[string]float64) iter.Seq2[string, float64] {
 	}
 }
 
-// addConfig reads vllm:cache_config_info: one sample a rank, with every setting of its cache as a label.
+// addConfig reads vllm:cache_config_info and sglang:cache_config_info: one sample a rank, with the settings of its cache
+// as labels. Some vLLM models have several sizes of block, and with context parallelism a block holds more tokens than
+// its size says: the size of the whole in tokens, where it is given, counts that in.
 func addConfig(r *reading, samples []*dto.Metric) {
 	capacity := make(map[string]float64)
 	for _, m := range samples {
@@ -296,13 +227,16 @@ func addConfig(r *reading, samples []*dto.Metric) {
 		for _, l := range m.GetLabel() {
 			c[l.GetName()] = l.GetValue()
 		}
-		block, tokens := number(c["block_size"]), number(c["kv_cache_size_tokens"])
+		block := max(number(c["block_size"]), number(c["page_size"]))
+		blocks := max(number(c["num_gpu_blocks"]), number(c["num_pages"]))
+		tokens := number(c["kv_cache_size_tokens"])
 		if tokens == 0 {
-			tokens = block * number(c["num_gpu_blocks"])
+			tokens = block * blocks
 		}
 		r.blockTokens = max(r.blockTokens, clampInt(block, maxBlockTokens))
 		r.noPrefixCache = r.noPrefixCache || c["enable_prefix_caching"] == "False"
-		capacity[c["engine"]] = max(capacity[c["engine"]], tokens)
+		rank := c["engine"] + c["dp_rank"]
+		capacity[rank] = max(capacity[rank], tokens)
 	}
 	r.capacityTokens = int64(min(total(capacity), maxCapacityTokens))
 }

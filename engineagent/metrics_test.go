@@ -27,6 +27,10 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 		kind engine.Kind
 		want reading
 	}{
+		{"vllm-0.8-v0.txt", engine.KindVLLM, reading{ // the engine before V1: swapped requests wait too
+			running: 6, waiting: 3, kvUsage: 0.625, blockTokens: 16, capacityTokens: 16000, noPrefixCache: true,
+			counters: map[string]float64{"vllm:prompt_tokens_total": 512},
+		}},
 		{"vllm-0.9.0.txt", engine.KindVLLM, reading{
 			running: 3, waiting: 1, kvUsage: 0.4375, blockTokens: 16, capacityTokens: 16 * 27310,
 			started: 1.74853111223e+09, hitTokens: 5120, hasHits: true,
@@ -37,10 +41,26 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 			hitTokens: 640, hasHits: true,
 			counters: map[string]float64{"vllm:gpu_prefix_cache_hits_total": 640, "vllm:prefix_cache_hits_total": 640},
 		}},
+		{"vllm-0.15-offload.txt", engine.KindVLLM, reading{ // tokens of another tier apart; sizes that are not given
+			running: 1, kvUsage: 0.5, blockTokens: 528, capacityTokens: 52800, hitTokens: 1250, hasHits: true,
+			counters: map[string]float64{
+				"vllm:prefix_cache_hits_total": 1000, "vllm:external_prefix_cache_hits_total": 250,
+			},
+		}},
 		{"vllm-0.25-dp2.txt", engine.KindVLLM, reading{ // two ranks, and the size in tokens as the engine gives it
 			running: 22, waiting: 2, kvUsage: 0.73, blockTokens: 64, capacityTokens: 1000000,
 			started: 1.78e9, hitTokens: 500, hasHits: true,
-			counters: map[string]float64{"vllm:prefix_cache_hits_total": 500, "vllm:generation_tokens_total": 11},
+			counters: map[string]float64{
+				"vllm:prefix_cache_queries_total": 2000, "vllm:prefix_cache_hits_total": 500, "vllm:generation_tokens_total": 11,
+			},
+		}},
+		{"vllm-0.32-live.txt", engine.KindVLLM, reading{ // captured
+			blockTokens: 32, capacityTokens: 3200, started: 1.79602290003e+09, hitTokens: 320, hasHits: true,
+			counters: map[string]float64{
+				"vllm:prefix_cache_queries_total": 4723, "vllm:prefix_cache_hits_total": 320,
+				"vllm:external_prefix_cache_hits_total": 0, "vllm:prompt_tokens_total": 4723,
+				"vllm:prompt_tokens_cached_total": 320, "vllm:generation_tokens_total": 175,
+			},
 		}},
 		{"sglang-0.5.txt", engine.KindSGLang, reading{ // two tensor ranks of one scheduler
 			running: 5, waiting: 2, kvUsage: 0.75, blockTokens: 16, capacityTokens: 400000,
@@ -49,11 +69,24 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 		{"sglang-dp2.txt", engine.KindSGLang, reading{
 			running: 9, waiting: 3, kvUsage: 0.6, counters: map[string]float64{},
 		}},
+		{"sglang-config-info.txt", engine.KindSGLang, reading{
+			running: 2, waiting: 4, blockTokens: 64, capacityTokens: 11147 * 64,
+			counters: map[string]float64{"sglang:prompt_tokens_total": 90},
+		}},
 		{"trtllm.txt", engine.KindTRTLLM, reading{
-			running: 4, kvUsage: 0.125, blockTokens: 32, capacityTokens: 64000, counters: map[string]float64{},
+			running: 4, kvUsage: 0.125, blockTokens: 32, capacityTokens: 64000,
+			counters: map[string]float64{"trtllm_kv_cache_reused_blocks_total": 70, "trtllm_request_success_total": 9},
+		}},
+		{"triton.txt", engine.KindOther, reading{
+			running: 4, waiting: 1, maxRunning: 512, kvUsage: 0.25, blockTokens: 64, capacityTokens: 6000 * 64,
+			counters: map[string]float64{},
 		}},
 		{"llamacpp.txt", engine.KindOther, reading{
 			running: 2, waiting: 1, counters: map[string]float64{"llamacpp:prompt_tokens_total": 1234},
+		}},
+		{"llamacpp-2024.txt", engine.KindOther, reading{
+			running: 1, kvUsage: 0.5,
+			counters: map[string]float64{"llamacpp:prompt_tokens_total": 24, "llamacpp:tokens_predicted_total": 100},
 		}},
 	}
 	for _, tt := range tests {
@@ -111,6 +144,13 @@ func TestOddMetricsPages(t *testing.T) {
 		},
 		{"no last newline", "vllm:num_requests_running 4", false, reading{running: 4}},
 		{"fault in a metric of no interest", "broken{x= 1\nvllm:num_requests_running 4\n", false, reading{running: 4}},
+		{"counters without their ending", "vllm:num_requests_running 1\nvllm:prefix_cache_hits 5\n", false, reading{
+			running: 1, hitTokens: 5, hasHits: true,
+		}},
+		{"cached tokens instead of hits", "vllm:num_requests_running 1\nvllm:prefix_cache_hits_total 5\n" +
+			"vllm:external_prefix_cache_hits_total 4\nvllm:prompt_tokens_cached_total 7\n", false, reading{
+			running: 1, hitTokens: 7, hasHits: true,
+		}},
 		{"blocks not profiled yet", "vllm:num_requests_running 0\n" +
 			`vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1` + "\n", false, reading{blockTokens: 16}},
 	}
@@ -131,6 +171,12 @@ func TestOddMetricsPages(t *testing.T) {
 	}
 }
 
+func outOfRange(r *reading) bool {
+	return r.running < 0 || r.waiting < 0 || r.waitingTokens < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1) ||
+		r.maxRunning < 0 || r.maxRunning > maxMaxRunning || !(r.hitTokens >= 0) ||
+		r.blockTokens < 0 || r.blockTokens > maxBlockTokens || r.capacityTokens < 0 || r.capacityTokens > maxCapacityTokens
+}
+
 func FuzzParseMetrics(f *testing.F) {
 	files, _ := filepath.Glob("testdata/metrics/*.txt")
 	for _, name := range files {
@@ -138,9 +184,7 @@ func FuzzParseMetrics(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, _, _ := parseMetrics(b, "")
-		if r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1) ||
-			r.blockTokens < 0 || r.blockTokens > maxBlockTokens ||
-			r.capacityTokens < 0 || r.capacityTokens > maxCapacityTokens {
+		if outOfRange(&r) {
 			t.Errorf("reading out of range: %+v", r)
 		}
 	})

@@ -52,6 +52,11 @@ func TestServerInfoOfAnotherProgramIsNotSGLang(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || !ok {
 		t.Errorf("ok %v, differs (-want +got):\n%s", ok, diff)
 	}
+	got, ok = parseServerInfo([]byte(`{"max_running_requests":"auto","page_size":64,"enable_metrics":true,"version":"0.5.20"}`))
+	want = serverInfo{PageSize: 64, Metrics: true, Version: "0.5.20"}
+	if diff := cmp.Diff(want, got); diff != "" || !ok {
+		t.Errorf("a field of another type: ok %v, differs (-want +got):\n%s", ok, diff)
+	}
 }
 
 func TestLoadsOfRanksAddUp(t *testing.T) {
@@ -68,8 +73,20 @@ func TestLoadsOfRanksAddUp(t *testing.T) {
 	if got, err = parseLoads([]byte(twoRanks), "1"); err != nil || got.running != 2 {
 		t.Errorf("rank 1 runs %d, error %v", got.running, err)
 	}
-	if _, err := parseLoads([]byte(`{"loads":[]}`), ""); err == nil {
-		t.Error("a page without ranks is not an error")
+	for _, bad := range []string{`{"loads":[]}`, `{"loads":"none"}`, `[]`, ``} {
+		if _, err := parseLoads([]byte(bad), ""); err == nil {
+			t.Errorf("%q is not an error", bad)
+		}
+	}
+}
+
+func TestLoadsTellWhatWaits(t *testing.T) {
+	got, err := parseLoads([]byte(`{"timestamp":"2026-08-01T00:00:00Z","version":"0.5.20","loads":[
+ {"dp_rank":0,"num_running_reqs":1,"num_waiting_reqs":2,"num_waiting_uncached_tokens":9000,"max_running_requests":null},
+ {"dp_rank":1,"num_waiting_reqs":1,"num_waiting_uncached_tokens":500}]}`), "")
+	want := reading{running: 1, waiting: 3, waitingTokens: 9500}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(reading{})); diff != "" || err != nil {
+		t.Errorf("error %v, differs (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -91,11 +108,17 @@ func FuzzParseModels(f *testing.F) {
 func FuzzParseInfo(f *testing.F) {
 	f.Add([]byte(`{"page_size":16,"max_running_requests":null,"loads":[{"token_usage":0.5}]}`))
 	f.Add([]byte(`{"version":"0.25.1"}`))
+	f.Add([]byte(`[{"id":0,"is_processing":true,"n_ctx":8192},{"state":1,"n_ctx":-1}]`))
+	f.Add([]byte(iterations))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseServerInfo(b)
 		hasVersion(b)
-		if r, err := parseLoads(b, ""); err == nil && (r.running < 0 || r.waiting < 0 || !(r.kvUsage >= 0 && r.kvUsage <= 1)) {
-			t.Errorf("reading out of range: %+v", r)
+		for name, parse := range map[string]func([]byte) (reading, error){
+			"loads": func(b []byte) (reading, error) { return parseLoads(b, "") }, "slots": parseSlots, "iterations": parseIterations,
+		} {
+			if r, err := parse(b); err == nil && outOfRange(&r) {
+				t.Errorf("%s out of range: %+v", name, r)
+			}
 		}
 	})
 }

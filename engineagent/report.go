@@ -5,6 +5,7 @@ package engineagent
 type report struct {
 	running, waiting int     // foreign requests. Invariant: >= 0
 	queued           int     // all requests that the engine lets wait, ours too
+	tokens           int     // uncached prompt tokens of foreign requests that wait; 0 when the engine does not say
 	kvUsage          float64 // 0 to 1; 0 when unknown
 	missed           int     // readings missed in a row
 }
@@ -23,11 +24,20 @@ func (p *report) read(r *reading, own, ownWaiting int) {
 	p.running = foreign - p.waiting
 }
 
+// readTokens takes the size of what waits, after read. own are the new tokens of the bookings that may be in it.
+func (p *report) readTokens(r *reading, own int) {
+	p.tokens = 0
+	if p.waiting > 0 {
+		p.tokens = max(r.waitingTokens-own, 0)
+	}
+}
+
 // miss halves what is believed of foreign requests: they end some time, and nobody would say so.
 func (p *report) miss() {
 	p.missed++
 	p.running /= 2
 	p.waiting /= 2
+	p.tokens /= 2
 	if p.missed > maxMissed {
 		p.queued, p.kvUsage = 0, 0
 	}

@@ -1,7 +1,9 @@
 package engineagent
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,11 +16,13 @@ const maxInfoBytes = 1 << 20
 
 // serverInfo is the part of SGLang's /server_info that matters here (ENGINES.md section 3.2).
 type serverInfo struct {
+	Version        string  `json:"version"`
 	MaxRunning     float64 `json:"max_running_requests"`
 	MaxTokens      float64 `json:"max_total_num_tokens"`
 	PageSize       float64 `json:"page_size"`
 	NoRadixCache   bool    `json:"disable_radix_cache"`
 	CacheReport    bool    `json:"enable_cache_report"`
+	Metrics        bool    `json:"enable_metrics"`
 	TokenizerPath  string  `json:"tokenizer_path"`
 	SchedulePolicy string  `json:"schedule_policy"`
 }
@@ -26,7 +30,7 @@ type serverInfo struct {
 // parseServerInfo reads /server_info. ok is false when the answer is of another program: TensorRT-LLM has a route of
 // that name too.
 func parseServerInfo(body []byte) (info serverInfo, ok bool) {
-	if json.Unmarshal(body, &info) != nil {
+	if decode(body, &info) != nil {
 		return serverInfo{}, false
 	}
 	return info, info.PageSize > 0 || info.SchedulePolicy != "" || info.TokenizerPath != ""
@@ -37,6 +41,7 @@ type rankLoad struct {
 	Rank       int     `json:"dp_rank"`
 	Running    float64 `json:"num_running_reqs"`
 	Waiting    float64 `json:"num_waiting_reqs"`
+	Uncached   float64 `json:"num_waiting_uncached_tokens"` // since 2026
 	MaxTokens  float64 `json:"max_total_num_tokens"`
 	MaxRunning float64 `json:"max_running_requests"`
 	Usage      float64 `json:"token_usage"`
@@ -48,7 +53,7 @@ func parseLoads(body []byte, rank string) (reading, error) {
 	var page struct {
 		Loads []rankLoad `json:"loads"`
 	}
-	if err := json.Unmarshal(body, &page); err != nil {
+	if err := decode(body, &page); err != nil {
 		return reading{}, fmt.Errorf("parse loads: %w", err)
 	}
 	page.Loads = slices.DeleteFunc(page.Loads, func(l rankLoad) bool { return rank != "" && strconv.Itoa(l.Rank) != rank })
@@ -59,6 +64,7 @@ func parseLoads(body []byte, rank string) (reading, error) {
 	for _, l := range page.Loads {
 		s.Running += max(l.Running, 0)
 		s.Waiting += max(l.Waiting, 0)
+		s.Uncached += max(l.Uncached, 0)
 		s.MaxTokens += max(l.MaxTokens, 0)
 		s.MaxRunning += max(l.MaxRunning, 0)
 		s.Usage += min(max(l.Usage, 0), 1)
@@ -66,18 +72,52 @@ func parseLoads(body []byte, rank string) (reading, error) {
 	return reading{
 		running:        clampInt(s.Running, 1<<20),
 		waiting:        clampInt(s.Waiting, 1<<20),
+		waitingTokens:  clampInt(s.Uncached, maxWaitingTokens),
 		kvUsage:        s.Usage / float64(len(page.Loads)),
 		capacityTokens: int64(min(s.MaxTokens, maxCapacityTokens)),
 		maxRunning:     clampInt(s.MaxRunning, maxMaxRunning),
 	}, nil
 }
 
+// sglangLoad reads SGLang's load: its metrics page, or /v1/loads where it was started without one.
+func (a *Agent) sglangLoad(ctx context.Context) (reading, engine.Kind, error) {
+	r, kind, err := a.metricsPage(ctx, "/metrics")
+	if !missing(err) {
+		return r, kind, err
+	}
+	body, err := a.get(ctx, "/v1/loads", maxInfoBytes)
+	if err != nil {
+		return reading{}, "", err
+	}
+	r, err = parseLoads(body, a.cfg.Rank)
+	return r, engine.KindSGLang, err
+}
+
+// maxWaitingTokens bounds the tokens that wait in an engine: a thousand prompts of a million.
+const maxWaitingTokens = 1 << 30
+
+// decode reads JSON into v. A field of another type than is known here is left out: it must not hide the others, since
+// servers change what they say of themselves with every release.
+func decode(body []byte, v any) error {
+	err := json.Unmarshal(body, v)
+	if _, other := errors.AsType[*json.UnmarshalTypeError](err); other {
+		return nil
+	}
+	return err //nolint:wrapcheck // callers say what they read
+}
+
 // hasVersion reports whether body is an answer to /version, which vLLM and TensorRT-LLM serve.
-func hasVersion(body []byte) bool {
+func hasVersion(body []byte) bool { return parseVersion(body) != "" }
+
+// parseVersion reads the answer to /version, "" when it is none.
+func parseVersion(body []byte) string {
 	var v struct {
 		Version string `json:"version"`
 	}
-	return json.Unmarshal(body, &v) == nil && v.Version != ""
+	if json.Unmarshal(body, &v) != nil || len(v.Version) > maxNameBytes {
+		return ""
+	}
+	return v.Version
 }
 
 // kindOfOwner reads owned_by of a model card, which names the software in the servers seen so far.
@@ -89,6 +129,8 @@ func kindOfOwner(owner string) (engine.Kind, bool) {
 		return engine.KindSGLang, true
 	case "tensorrt_llm":
 		return engine.KindTRTLLM, true
+	case "llamacpp":
+		return engine.KindOther, true
 	}
 	return "", false
 }

@@ -1,0 +1,30 @@
+package engineagent
+
+import "testing"
+
+func TestOnlyForeignTokensWait(t *testing.T) {
+	tests := []struct {
+		name             string
+		waiting, tokens  int // of the engine
+		own, ownWaiting  int
+		ownTokens, wants int
+	}{
+		{"all foreign", 3, 9000, 0, 0, 0, 9000},
+		{"some ours", 3, 9000, 1, 1, 4000, 5000},
+		{"all ours", 2, 9000, 2, 2, 8000, 0},
+		{"ours are larger than it says", 2, 1000, 1, 1, 8000, 0},
+		{"it does not say", 3, 0, 0, 0, 0, 0},
+	}
+	for _, tt := range tests {
+		var p report
+		r := reading{waiting: tt.waiting, waitingTokens: tt.tokens}
+		p.read(&r, tt.own, tt.ownWaiting)
+		p.readTokens(&r, tt.ownTokens)
+		if p.tokens != tt.wants {
+			t.Errorf("%s: %d tokens wait, want %d", tt.name, p.tokens, tt.wants)
+		}
+		if p.miss(); p.tokens != tt.wants/2 {
+			t.Errorf("%s: %d tokens after a missed reading, want %d", tt.name, p.tokens, tt.wants/2)
+		}
+	}
+}

@@ -13,6 +13,9 @@ const (
 	numTiers
 )
 
+// Held is a number of leading keys for each tier.
+type Held [numTiers]int32
+
 // Weight is the share of a token's prefill that is saved when its block lies in the tier: loading a block from host
 // memory or disk takes time too.
 func (t Tier) Weight() float64 {

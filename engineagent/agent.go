@@ -68,7 +68,7 @@ func New(cfg Config) (*Agent, error) {
 		wake:    make(chan struct{}, 1),
 		engine: engine.Engine{
 			ID: cfg.ID, Kind: cfg.Kind, Generation: nextGeneration(0, now),
-			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning,
+			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning, Residency: engine.ResidencyMirror, Scale: 1,
 		},
 		// The shift leaves room for 256 readings a microsecond, more than can be made, so that the readings of a
 		// restarted agent are above those of the one before.
@@ -76,7 +76,7 @@ func New(cfg Config) (*Agent, error) {
 		reuses:   true,
 		speeds:   newSpeeds(),
 		meters:   meters{at: now},
-		evidence: evidence{scale: 1, trust: 1},
+		evidence: evidence{scale: 1, first: 1, trust: 1},
 	}
 	a.alive, a.kill = context.WithCancelCause(context.Background())
 	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked(), nil)

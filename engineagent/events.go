@@ -45,7 +45,7 @@ func (f *follower) follow(ctx context.Context, a *Agent, sources []kvevents.Sour
 	}
 	f.stop()
 	f.a, f.sources = a, sources
-	a.noteFollowed(len(sources) > 0)
+	a.noteFollowed(len(sources))
 	if len(sources) == 0 {
 		return
 	}
@@ -73,11 +73,16 @@ func (f *follower) stop() {
 	}
 }
 
-// noteFollowed says whether KV events are followed from now on.
-func (a *Agent) noteFollowed(on bool) {
+// noteFollowed says of how many ranks KV events are followed from now on.
+func (a *Agent) noteFollowed(ranks int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	on := ranks > 0
+	if first := 1 / float64(max(ranks, 1)); a.cfg.Rank == "" && first != a.evidence.first {
+		a.evidence.first, a.evidence.trust = first, first
+	}
 	a.events.followed = on
+	defer a.truthLocked()
 	if !on || a.blocks != nil {
 		return
 	}
@@ -146,7 +151,7 @@ func (s *sink) Apply(rank int, events []cachestate.BlockEvent) {
 		a.blocks.Apply(rank, &events[i])
 	}
 	if first {
-		a.describedLocked()
+		a.truthLocked()
 	}
 }
 

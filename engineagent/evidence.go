@@ -1,37 +1,22 @@
 package engineagent
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
 
 // evidence compares the overlap that was predicted with what the engine says it had cached, and holds the mirror's
 // capacity to what turned out true.
 type evidence struct {
+	first     float64   // what trust begins with: 1, or 1/N for N ranks that cannot be addressed
 	trust     float64   // share of the overlap predicted from KV events that turned out true, at most 1; running mean
 	scale     float64   // share of the engine's KV capacity that the mirror may use. Invariant: minScale <= scale <= 1
 	corrected time.Time // when scale was last lowered
 	meanError float64   // predicted less reported, as a share of the prompt; running mean over 50 prompts
-	source    evidenceSource
+	source    engine.Evidence
 	silent    int // usages in a row that told no cached tokens
 	window    counterWindow
-}
-
-type evidenceSource uint8
-
-const (
-	evidenceNone     evidenceSource = iota // the engine tells nothing: unverified
-	evidenceCounters                       // sums from its metrics
-	evidenceUsage                          // each answer's usage
-)
-
-// String returns the source as metrics show it.
-func (s evidenceSource) String() string {
-	switch s {
-	case evidenceCounters:
-		return "counters"
-	case evidenceUsage:
-		return "usage"
-	case evidenceNone:
-	}
-	return "none"
 }
 
 const (
@@ -55,25 +40,25 @@ const maxSilent = 20
 func (e *evidence) heard(known bool) {
 	switch {
 	case known:
-		e.source, e.silent = evidenceUsage, 0
+		e.source, e.silent = engine.EvidenceUsage, 0
 	case e.silent < maxSilent:
 		e.silent++
-	case e.source == evidenceUsage:
-		e.source = evidenceNone // counters may take its place
+	case e.source == engine.EvidenceUsage:
+		e.source = engine.EvidenceNone // counters may take its place
 	}
 }
 
 // restarted forgets what the last process said and how true that was. The scale stays: it is what its cache, in the same
 // memory, turned out to hold.
 func (e *evidence) restarted() {
-	e.source, e.silent, e.meanError, e.trust, e.window = evidenceNone, 0, 0, 1, counterWindow{}
+	e.source, e.silent, e.meanError, e.trust, e.window = engine.EvidenceNone, 0, 0, e.first, counterWindow{}
 }
 
 // prediction is what was believed about one prompt, or about all prompts of a window.
 type prediction struct {
 	made            time.Time
-	overlap, prompt int // tokens
-	slack           int // tokens by which blocks and averages may be off
+	overlap, prompt int  // tokens
+	slack           int  // tokens by which blocks and averages may be off
 	blocks          bool // it rests on KV events, not on the mirror
 }
 

@@ -18,7 +18,7 @@ func (a *Agent) Notes() []string {
 	if !a.life.up {
 		return nil // that it is down is told elsewhere
 	}
-	if a.evidence.source == evidenceNone && a.evidence.silent >= maxSilent {
+	if a.evidence.source == engine.EvidenceNone && a.evidence.silent >= maxSilent {
 		add("is unverified: it reports no cached tokens: %s", evidenceAdvice(a.engine.Kind))
 	}
 	if !a.reuses {

@@ -118,7 +118,7 @@ func (m *instruments) Collect(ch chan<- prometheus.Metric) {
 	meanError, capacity, source := m.agent.belief()
 	m.send(ch, m.meanError, meanError)
 	m.send(ch, m.capacity, float64(capacity))
-	for _, s := range []evidenceSource{evidenceNone, evidenceCounters, evidenceUsage} {
+	for _, s := range []engine.Evidence{engine.EvidenceNone, engine.EvidenceCounters, engine.EvidenceUsage} {
 		m.send(ch, m.evidence, boolean(s == source), s.String())
 	}
 }
@@ -128,7 +128,7 @@ func (m *instruments) send(ch chan<- prometheus.Metric, d *prometheus.Desc, v fl
 }
 
 // belief returns how far predictions are off, what the mirror may use, and what checks it.
-func (a *Agent) belief() (meanError float64, capacityTokens int64, source evidenceSource) {
+func (a *Agent) belief() (meanError float64, capacityTokens int64, source engine.Evidence) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.evidence.meanError, a.capacityLocked(), a.evidence.source

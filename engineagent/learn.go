@@ -3,6 +3,7 @@ package engineagent
 import (
 	"time"
 
+	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
@@ -69,6 +70,7 @@ func (a *Agent) judgeLocked(p prediction, cached int, now time.Time) {
 	a.evidence.judge(p, cached, now)
 	a.cache.fit(a.capacityLocked(), a.engine.BlockTokens)
 	a.metrics.observe(p, cached)
+	a.truthLocked()
 }
 
 // learnCountersLocked uses the engine's counters where its answers carry no evidence.
@@ -79,9 +81,9 @@ func (a *Agent) learnCountersLocked(r *reading, now time.Time) {
 	w := &a.evidence.window
 	w.foreign = w.foreign || a.report.inFlight() > 0 // others' prompts
 	p, cached, ok := w.close(r.hitTokens, now)
-	if !ok || a.evidence.source == evidenceUsage {
+	if !ok || a.evidence.source == engine.EvidenceUsage {
 		return
 	}
-	a.evidence.source = evidenceCounters
+	a.evidence.source = engine.EvidenceCounters
 	a.judgeLocked(p, cached, now)
 }

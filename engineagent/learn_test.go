@@ -153,7 +153,7 @@ func TestRefutedPredictionsShrinkTheMirrorFastAndTrueOnesGrowItSlowly(t *testing
 	if capacity() != 1_000_000 {
 		t.Errorf("capacity %d in the end, want the engine's", capacity())
 	}
-	if _, _, source := a.belief(); source != evidenceUsage {
+	if _, _, source := a.belief(); source != engine.EvidenceUsage {
 		t.Errorf("evidence from %v", source)
 	}
 }
@@ -250,7 +250,7 @@ func TestOwnPromptWithoutKeysSpoilsTheCounters(t *testing.T) {
 func TestEvidenceEndsWithWhatGaveIt(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
-	source := func() evidenceSource { _, _, s := a.belief(); return s }
+	source := func() engine.Evidence { _, _, s := a.belief(); return s }
 	ask := func(n int, u openai.Usage) {
 		for range n {
 			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
@@ -262,23 +262,23 @@ func TestEvidenceEndsWithWhatGaveIt(t *testing.T) {
 	told, silent := openai.Usage{PromptTokens: 20000, HasCached: true}, openai.Usage{PromptTokens: 20000}
 	ask(2, told)
 	ask(maxSilent, silent)
-	if source() != evidenceUsage {
+	if source() != engine.EvidenceUsage {
 		t.Fatalf("evidence from %v after a few usages without cached tokens", source())
 	}
 	ask(1, silent)
 	read(0)
 	ask(20, silent)
 	read(20 * 20000)
-	if source() != evidenceCounters {
+	if source() != engine.EvidenceCounters {
 		t.Errorf("evidence from %v after many", source())
 	}
 	ask(1, told)
-	if source() != evidenceUsage {
+	if source() != engine.EvidenceUsage {
 		t.Errorf("evidence from %v after a usage that told", source())
 	}
 	a.hear(answerRefused)
 	a.hear(answerGood)
-	if off, _, s := a.belief(); off != 0 || s != evidenceNone {
+	if off, _, s := a.belief(); off != 0 || s != engine.EvidenceNone {
 		t.Errorf("evidence from %v, error %v after a restart", s, off)
 	}
 }

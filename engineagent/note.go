@@ -71,6 +71,7 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, before bookings) (rest
 	a.report.read(r, before.open+since, before.waiting+since)
 	a.learnCountersLocked(r, a.cfg.Now())
 	a.factsLocked(r, kind)
+	a.truthLocked()
 	a.announceLocked()
 	return restarted
 }

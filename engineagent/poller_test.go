@@ -30,6 +30,7 @@ func TestEngineIsDownUntilItAnswers(t *testing.T) {
 		}
 		want := engine.Engine{
 			ID: "a/e", Kind: engine.KindVLLM, Generation: before, BlockTokens: 16, CapacityTokens: 160000,
+			Residency: engine.ResidencyMirror, Scale: 1,
 			Models: []engine.Model{
 				{Name: "qwen", Aliases: []string{"default"}, MaxContext: 40960}, {Name: "sql"}, {Name: "sql2"},
 			},
@@ -318,6 +319,7 @@ func TestKindIsDetected(t *testing.T) {
 				defer stop()
 				time.Sleep(1500 * time.Millisecond)
 				want := tt.want
+				want.Residency, want.Scale = engine.ResidencyMirror, 1
 				want.ID, want.Generation, want.Models = "a/e", a.Engine().Generation, []engine.Model{{Name: "m"}}
 				if diff := cmp.Diff(want, a.Engine()); diff != "" {
 					t.Errorf("engine differs (-want +got):\n%s", diff)

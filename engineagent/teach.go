@@ -1,10 +1,12 @@
 package engineagent
 
 import (
+	"math"
 	"slices"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
@@ -171,8 +173,22 @@ func (b *Booking) Learn(ids []uint32, cost time.Duration) {
 func (a *Agent) stabilityLocked() {
 	if unstable := a.unstableLocked(); unstable != a.cache.muted {
 		a.cache.mute(unstable)
-		a.describedLocked()
+		a.truthLocked()
 	}
+}
+
+// truthLocked brings what the engine's description says of its residency up to date.
+func (a *Agent) truthLocked() {
+	e := a.engine
+	e.Residency, e.Evidence, e.Unstable, e.Scale = engine.ResidencyMirror, a.evidence.source, a.unstableLocked(), 1
+	switch {
+	case !a.reuses:
+		e.Residency = engine.ResidencyNone
+	case a.events.live():
+		// In steps, so that small changes are no news.
+		e.Residency, e.Scale = engine.ResidencyEvents, max(math.Round(a.evidence.trust*16), 1)/16
+	}
+	a.describeLocked(e)
 }
 
 func (a *Agent) unstableLocked() bool {

@@ -42,7 +42,7 @@ func longChat(tb testing.TB, size int) []byte {
 // benchMesh returns an ingress that knows n engines; engine i holds the first i of n parts of the prompt, between other
 // keys that fill its digest to the usual third.
 func benchMesh(b *testing.B, n int, p *cachestate.Prompt) *Ingress {
-	index := cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU)
+	index := cachestate.NewTiers(cachestate.DefaultGeometry())
 	view := NewView("self", index)
 	rng := rand.New(rand.NewPCG(2, 2))
 	for i := range n {

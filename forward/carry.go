@@ -172,15 +172,23 @@ var overlapBuffers = sync.Pool{New: func() any { return new([]int32) }}
 func (x *exchange) overlaps(all []Candidate) {
 	buf := overlapBuffers.Get().(*[]int32)
 	defer overlapBuffers.Put(buf)
-	*buf = x.g.Index.Overlap(x.prompt.Keys, nil, (*buf)[:0])
-	for i := range all {
-		slot, ok := x.g.Index.Slot(all[i].ID)
-		if !ok || slot >= len(*buf) || (*buf)[slot] == 0 {
+	for t := cachestate.TierGPU; t.Valid(); t++ {
+		index := x.g.Index.Tier(t)
+		if index == nil {
 			continue
 		}
-		all[i].Overlap = float64(x.prompt.Offsets[(*buf)[slot]-1])
-		if have, ok := x.g.Index.Have(all[i].ID); ok {
-			all[i].Generation = have.Generation
+		*buf = index.Overlap(x.prompt.Keys, nil, (*buf)[:0])
+		for i := range all {
+			if slot, ok := index.Slot(all[i].ID); ok && slot < len(*buf) {
+				all[i].held[t] = (*buf)[slot]
+			}
+		}
+	}
+	for i := range all {
+		c := &all[i]
+		c.Overlap = cachestate.Weigh(&x.prompt, c.held) * c.Scale
+		if have, ok := x.g.Index.Have(c.ID); ok && c.Overlap > 0 {
+			c.Generation = have.Generation
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -16,10 +17,13 @@ type Candidate struct {
 	Load       engine.Load
 	Away       bool    // its agent is suspect or silent, but its connection stands: it may be heard again any moment
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
-	Overlap    float64 // canonical bytes of the prompt that its digest holds
+	Scale      float64 // share of a claimed overlap that turns out true, above 0 and at most 1
+	Overlap    float64 // canonical bytes of the prompt that it saves: what its digests hold, by tier, times Scale
 	Asked      bool    // it is among the best, those that are probed for this decision
 	Probed     bool    // Load is the answer to that probe, or an own engine's load read for it
 	Score      float64 // seconds; set by Rank
+
+	held cachestate.Held // leading keys that its digests hold
 }
 
 // Question is what a decision is about.

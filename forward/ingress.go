@@ -26,7 +26,7 @@ type Config struct {
 	Agent     string            // name of this agent
 	Scheme    cachestate.Scheme // of prompt keys
 	View      *View
-	Index     *cachestate.Index
+	Index     *cachestate.Tiers
 	Peers     Peers
 	Engines   []LocalEngine     // beside this agent; none for an ingress-only agent
 	Transport http.RoundTripper // to engines; nil for NewEngineTransport
@@ -287,7 +287,7 @@ func (x *exchange) resolve() bool {
 // keys computes the prompt keys, unless the request is one that has none.
 func (x *exchange) keys() {
 	if x.request.Keyless == "" {
-		x.g.Scheme.Prompt(x.request.Walk(x.model, openai.Layout(0)), &x.prompt)
+		x.g.Scheme.Prompt(x.request.Walk(x.model, openai.Layout(x.g.View.Layout(x.model))), &x.prompt)
 	} else {
 		x.prompt.Bytes = int64(len(x.request.Body))
 	}

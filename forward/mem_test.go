@@ -46,7 +46,7 @@ func newMemMesh(t *testing.T, names ...string) *memMesh {
 
 func (m *memMesh) add(name string) {
 	a := &memAgent{mesh: m, book: &memBooker{}, engine: echoEngine{name}}
-	index := cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU)
+	index := cachestate.NewTiers(cachestate.DefaultGeometry())
 	c := DefaultConfig()
 	c.Agent, c.Index, c.View, c.Peers = name, index, NewView(name, index), a
 	c.Transport = handlerTransport{a}

@@ -44,7 +44,7 @@ var errPeerSilent = errors.New("peer is silent")
 // clock: callers pass the time in.
 type View struct {
 	self  string
-	index *cachestate.Index
+	index *cachestate.Tiers
 
 	mu      sync.RWMutex
 	agents  map[string]*agentView
@@ -71,7 +71,7 @@ type engineView struct {
 }
 
 // NewView returns an empty view of the agent named self. Overlaps come from index.
-func NewView(self string, index *cachestate.Index) *View {
+func NewView(self string, index *cachestate.Tiers) *View {
 	return &View{
 		self:    self,
 		index:   index,
@@ -304,6 +304,26 @@ func (v *View) Canonical(name string) (string, bool) {
 	return canonical, found
 }
 
+// Layout returns where the engines of a model render what: what most of those say that found out, the smallest of several,
+// and 0 when none did.
+func (v *View) Layout(model string) uint16 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	votes := map[uint16]int{}
+	best := uint16(0)
+	for _, e := range v.engines {
+		if m, ok := e.Serves(model); ok && m.HasLayout {
+			votes[m.Layout]++
+		}
+	}
+	for layout, n := range votes {
+		if n > votes[best] || n == votes[best] && layout < best {
+			best = layout
+		}
+	}
+	return best
+}
+
 // Candidates returns every engine that answers to the model, with its load as of now. Overlaps are not filled in.
 func (v *View) Candidates(model string, now time.Time) []Candidate {
 	v.mu.RLock()
@@ -345,7 +365,7 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 
 func (v *View) candidateLocked(id engine.ID, e *engineView, now time.Time) Candidate {
 	c := Candidate{
-		ID: id, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(),
+		ID: id, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(), Scale: e.OverlapScale(),
 	}
 	c.Load.QueuedSeconds = max(0, c.Load.QueuedSeconds-now.Sub(e.loadAt).Seconds()) + e.seconds
 	if !c.Known {

@@ -10,9 +10,9 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-func testView(t *testing.T) (*View, *cachestate.Index, time.Time) {
+func testView(t *testing.T) (*View, *cachestate.Tiers, time.Time) {
 	t.Helper()
-	x := cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU)
+	x := cachestate.NewTiers(cachestate.DefaultGeometry())
 	return NewView("self", x), x, time.Unix(1000, 0)
 }
 

@@ -73,14 +73,14 @@ func printStatus(out io.Writer, s *node.Status) {
 		s.Agent, s.Mesh, ready, time.Duration(s.Uptime*float64(time.Second)).Round(time.Second),
 		s.Counters.InFlight, s.Counters.Waiting, s.Counters.PeerStreams)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ENGINE\tSTATE\tKIND\tMODELS\tIN FLIGHT\tQUEUED\tKV\tDIGEST\tFILL\tLOAD AGE")
+	fmt.Fprintln(w, "ENGINE\tSTATE\tKIND\tMODELS\tIN FLIGHT\tQUEUED\tKV\tRESIDENCY\tDIGEST\tFILL\tLOAD AGE")
 	for _, e := range s.Engines {
 		age := "-"
 		if e.LoadAge >= 0 {
 			age = fmt.Sprintf("%.1fs", e.LoadAge)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2fs\t%.0f%%\tv%d\t%.1f%%\t%s\n", e.Engine, e.State, e.Kind,
-			strings.Join(e.Models, ","), e.InFlight, e.QueuedSeconds, 100*e.KVUsage, e.DigestVersion, 100*e.DigestFill, age)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2fs\t%.0f%%\t%s\tv%d\t%.1f%%\t%s\n", e.Engine, e.State, e.Kind,
+			strings.Join(e.Models, ","), e.InFlight, e.QueuedSeconds, 100*e.KVUsage, e.ResidencyWord(), e.DigestVersion, 100*e.DigestFill, age)
 	}
 	fmt.Fprintln(w, "\nAGENT\tSTATE\tCONNECTED\tQUIC ADDRESS\tROUND TRIP")
 	for _, a := range s.Agents {

@@ -47,6 +47,10 @@ type Model struct {
 	Name       string
 	Aliases    []string
 	MaxContext int // tokens; 0 when the engine does not say
+
+	// Layout says where the engine renders what, as internal/openai's Layout, when HasLayout: it was found by asking.
+	Layout    uint16
+	HasLayout bool
 }
 
 // Answers reports whether name is the model's canonical name or one of its aliases.
@@ -61,7 +65,48 @@ type Engine struct {
 	BlockTokens    int   // tokens in a block; 0 when unknown
 	CapacityTokens int64 // KV cache size in tokens; 0 when unknown
 	MaxRunning     int   // requests the engine runs at once; 0 when unknown
+
+	Residency Residency // what its digests rest on
+	Evidence  Evidence  // what they are checked by
+	Scale     float64   // share of a claimed overlap that turns out true, in steps of a sixteenth; 0 when nothing is known
+	Unstable  bool      // it renders conversations anew in each turn, so that residency is of little use
 }
+
+// OverlapScale returns the share of a claimed overlap that can be counted on, above 0 and at most 1.
+func (e *Engine) OverlapScale() float64 {
+	if e.Scale == 0 {
+		return 1
+	}
+	return e.Scale
+}
+
+// Residency is how an owner knows what its engine holds.
+type Residency uint8
+
+// The ways.
+const (
+	ResidencyNone   Residency = iota // it keeps no prefix cache
+	ResidencyMirror                  // its owner imitates it
+	ResidencyEvents                  // it tells
+	numResidencies
+)
+
+// String returns the word for r in status and metrics.
+func (r Residency) String() string { return [...]string{"none", "mirror", "events"}[r] }
+
+// Evidence is what predictions of cached tokens are checked by.
+type Evidence uint8
+
+// The kinds of evidence.
+const (
+	EvidenceNone     Evidence = iota // nothing: the engine is unverified
+	EvidenceCounters                 // sums from its metrics
+	EvidenceUsage                    // each answer's usage
+	numEvidences
+)
+
+// String returns the word for e in status and metrics.
+func (e Evidence) String() string { return [...]string{"none", "counters", "usage"}[e] }
 
 // Serves returns the model that answers to name.
 func (e *Engine) Serves(name string) (Model, bool) {

@@ -75,10 +75,12 @@ func AppendEngine(b []byte, e *Engine) []byte {
 	b = binary.AppendUvarint(b, uint64(e.BlockTokens))
 	b = binary.AppendUvarint(b, uint64(e.CapacityTokens))
 	b = binary.AppendUvarint(b, uint64(e.MaxRunning))
+	b = append(b, byte(e.Residency), byte(e.Evidence), byte(scale(e.Scale, scaleSteps)), flag(e.Unstable))
 	b = binary.AppendUvarint(b, uint64(len(e.Models)))
 	for _, m := range e.Models {
 		b = AppendString(b, m.Name)
 		b = binary.AppendUvarint(b, uint64(m.MaxContext))
+		b = binary.AppendUvarint(b, uint64(m.Layout)<<1|uint64(flag(m.HasLayout)))
 		b = binary.AppendUvarint(b, uint64(len(m.Aliases)))
 		for _, a := range m.Aliases {
 			b = AppendString(b, a)
@@ -97,9 +99,15 @@ func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 		BlockTokens:    r.Int(1 << 20),
 		CapacityTokens: int64(r.Int(1 << 50)),
 		MaxRunning:     r.Int(1 << 20),
+		Residency:      Residency(r.below(byte(numResidencies))),
+		Evidence:       Evidence(r.below(byte(numEvidences))),
+		Scale:          float64(r.below(scaleSteps+1)) / scaleSteps,
+		Unstable:       r.Byte() != 0,
 	}
 	for range r.Int(maxModels) {
 		m := Model{Name: r.Name(maxString), MaxContext: r.Int(1 << 30)}
+		layout := r.Int(1 << 17)
+		m.Layout, m.HasLayout = uint16(layout>>1), layout&1 == 1
 		for range r.Int(maxAliases) {
 			m.Aliases = append(m.Aliases, r.Name(maxString))
 		}
@@ -112,6 +120,26 @@ func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 		return Engine{}, nil, fmt.Errorf("parse engine: %w", r.err)
 	}
 	return e, r.b, nil
+}
+
+// scaleSteps is how finely a scale is told: changes of less are no news.
+const scaleSteps = 16
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// below reads a byte that must be below n.
+func (r *Reader) below(n byte) byte {
+	v := r.Byte()
+	if v >= n && r.err == nil {
+		r.err = fmt.Errorf("%d is not below %d", v, n)
+		return 0
+	}
+	return v
 }
 
 // AppendString appends a length-prefixed string.

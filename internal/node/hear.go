@@ -145,7 +145,7 @@ func (n *Node) hearDigests(from string, b []byte) error {
 			continue
 		}
 		if outcome := n.index.Apply(&d); outcome.NeedFull() {
-			n.pull(d.Engine)
+			n.pull(d.Engine, d.Tier)
 		}
 		n.digestHeard(d.Engine)
 	}
@@ -210,7 +210,7 @@ func (n *Node) MergeState(b []byte) {
 		have, ok := n.index.Have(id)
 		behind := ok && (have.Generation < gen || (have.Generation == gen && have.Number < number))
 		if behind && id.Agent() != n.config.Mesh.Name {
-			n.pull(id)
+			n.pull(id, cachestate.TierGPU)
 		}
 	}
 }

@@ -36,7 +36,7 @@ type Node struct {
 	start    time.Time
 
 	mesh     *mesh.Mesh
-	index    *cachestate.Index
+	index    *cachestate.Tiers
 	view     *forward.View
 	ingress  *forward.Ingress
 	recorder *forward.Recorder
@@ -57,7 +57,7 @@ type Node struct {
 
 	mu       sync.Mutex
 	lives    map[string]life         // by agent: the life of it that is known
-	pulling  map[engine.ID]bool      // digests being pulled
+	pulling  map[pulled]bool         // digests being pulled
 	digestAt map[engine.ID]time.Time // when the last digest message of an engine came
 }
 
@@ -84,10 +84,10 @@ func New(c Config) (*Node, error) {
 	}
 	n := &Node{
 		config: c, log: c.Logger.With("agent", c.Mesh.Name), registry: prometheus.NewRegistry(), start: time.Now(),
-		index:    cachestate.NewIndex(cachestate.DefaultGeometry(), cachestate.TierGPU),
+		index:    cachestate.NewTiers(cachestate.DefaultGeometry()),
 		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
 		stateChanged: make(chan struct{}, 1), described: make(chan struct{}, 1),
-		lives: map[string]life{}, pulling: map[engine.ID]bool{}, digestAt: map[engine.ID]time.Time{},
+		lives: map[string]life{}, pulling: map[pulled]bool{}, digestAt: map[engine.ID]time.Time{},
 	}
 	n.period.Store(int64(heartbeatPeriod(1)))
 	n.ctx, n.cancel = context.WithCancel(context.Background())

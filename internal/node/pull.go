@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -18,26 +19,34 @@ const maxPull = 2<<20 + 1024
 // pullDeadline bounds one pull; the next digest message asks again.
 const pullDeadline = 5 * time.Second
 
+// pulled names one digest.
+type pulled struct {
+	engine engine.ID
+	tier   cachestate.Tier
+}
+
 // pull fetches from its owner what is missing of an engine's digest. One pull of an engine runs at a time.
-func (n *Node) pull(id engine.ID) {
+func (n *Node) pull(id engine.ID, t cachestate.Tier) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.pulling[id] || n.ctx.Err() != nil {
+	p := pulled{id, t}
+	if n.pulling[p] || n.ctx.Err() != nil {
 		return
 	}
-	n.pulling[id] = true
+	n.pulling[p] = true
 	n.metrics.pulls.Inc()
 	n.tasks.Go(func() {
-		if err := n.pullNow(id); err != nil && n.ctx.Err() == nil {
-			n.log.Warn("digest not pulled", "engine", id, "err", err)
+		if err := n.pullNow(p); err != nil && n.ctx.Err() == nil {
+			n.log.Warn("digest not pulled", "engine", id, "tier", t, "err", err)
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		delete(n.pulling, id)
+		delete(n.pulling, p)
 	})
 }
 
-func (n *Node) pullNow(id engine.ID) error {
+func (n *Node) pullNow(p pulled) error {
+	id := p.engine
 	ctx, cancel := context.WithTimeout(n.ctx, pullDeadline)
 	defer cancel()
 	s, err := n.mesh.Open(ctx, id.Agent(), mesh.KindDigestPull)
@@ -46,8 +55,11 @@ func (n *Node) pullNow(id engine.ID) error {
 	}
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { s.Cancel(codePullDeadline) })()
-	have, _ := n.index.Have(id)
-	b := engine.AppendString(nil, id.Name())
+	var have cachestate.Version
+	if index := n.index.Tier(p.tier); index != nil {
+		have, _ = index.Have(id)
+	}
+	b := append(engine.AppendString(nil, id.Name()), byte(p.tier))
 	b = binary.AppendUvarint(b, uint64(have.Generation))
 	b = binary.AppendUvarint(b, have.Number)
 	if _, err := s.Write(b); err != nil {
@@ -84,7 +96,7 @@ func (n *Node) servePull(s *mesh.Stream) error {
 		return fmt.Errorf("read pull: %w", err)
 	}
 	r := engine.NewReader(request)
-	name, gen, number := r.String(256), engine.Generation(r.Uvarint()), r.Uvarint()
+	name, tier, gen, number := r.String(256), cachestate.Tier(r.Byte()), engine.Generation(r.Uvarint()), r.Uvarint()
 	if err := r.Err(); err != nil {
 		return fmt.Errorf("parse pull: %w", err)
 	}
@@ -92,9 +104,14 @@ func (n *Node) servePull(s *mesh.Stream) error {
 	if a == nil {
 		return fmt.Errorf("serve pull of %q: %w", name, errGone)
 	}
-	d, ok := a.DeltasSince(cachestate.TierGPU, number)
+	d, ok := a.DeltasSince(tier, number)
 	if !ok || d.Generation != gen {
-		d = a.Digests()[0]
+		all := a.Digests()
+		i := slices.IndexFunc(all, func(d cachestate.Delta) bool { return d.Tier == tier })
+		if i < 0 {
+			return fmt.Errorf("serve pull of %q in tier %v: %w", name, tier, errGone)
+		}
+		d = all[i]
 	}
 	if _, err := s.Write(cachestate.AppendDelta(nil, &d)); err != nil {
 		return fmt.Errorf("send digest: %w", err)

@@ -48,6 +48,6 @@ func (n *Node) estimate(r *http.Request) (e engineagent.Estimate, err error) {
 		return e, errors.New("the engine serves no model of that name")
 	}
 	var p cachestate.Prompt
-	cachestate.DefaultScheme().Prompt(req.Walk(m.Name, 0), &p)
+	n.config.Forward.Scheme.Prompt(req.Walk(m.Name, openai.Layout(n.view.Layout(m.Name))), &p)
 	return a.Estimate(&p), nil
 }

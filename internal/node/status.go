@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -58,7 +59,13 @@ type EngineStatus struct {
 	KVUsage        float64           `json:"kv_usage"`
 	PrefillRate    float64           `json:"prefill_tokens_per_s"` // 0 until learned
 	BytesPerToken  float64           `json:"bytes_per_token"`
-	LoadAge        float64           `json:"load_age_s"` // negative when none was heard
+	LoadAge        float64           `json:"load_age_s"`     // negative when none was heard
+	Residency      string            `json:"residency"`      // what its digests rest on: events, mirror, none
+	Evidence       string            `json:"evidence"`       // what they are checked by: usage, counters, none
+	OverlapScale   float64           `json:"overlap_scale"`  // share of a claimed overlap that turns out true
+	Unstable       bool              `json:"unstable"`       // its prompts are rendered anew in each turn
+	Word           string            `json:"residency_word"` // the four above, in words
+	DigestTiers    []string          `json:"digest_tiers"`
 	DigestVersion  uint64            `json:"digest_version"`
 	DigestFill     float64           `json:"digest_fill"`
 	DigestAge      float64           `json:"digest_age_s"` // negative when none was heard
@@ -142,6 +149,8 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 			CapacityTokens: e.CapacityTokens, InFlight: e.Load.InFlight, Waiting: e.Load.Waiting,
 			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
 			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1, Models: []string{},
+			Residency: e.Residency.String(), Evidence: e.Evidence.String(), OverlapScale: e.OverlapScale(), Unstable: e.Unstable,
+			DigestTiers: n.digestTiers(e.ID),
 		}
 		for _, m := range e.Models {
 			s.Models = append(s.Models, m.Name)
@@ -158,9 +167,41 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 		if age, ok := ages[e.ID]; ok {
 			s.DigestAge = age.Seconds()
 		}
+		s.Word = s.ResidencyWord()
 		out = append(out, s)
 	}
 	return out
+}
+
+// ResidencyWord says what is known of the engine's cache, and how far it can be trusted.
+func (e *EngineStatus) ResidencyWord() string {
+	word := e.Residency
+	if e.Residency == engine.ResidencyNone.String() {
+		return word
+	}
+	if e.Evidence == engine.EvidenceNone.String() {
+		word += ", unverified"
+	}
+	if e.OverlapScale > 0 && e.OverlapScale < 1 {
+		word += fmt.Sprintf(", %.0f%% true", 100*e.OverlapScale)
+	}
+	if e.Unstable {
+		word += ", unstable layout"
+	}
+	return word
+}
+
+// digestTiers returns the tiers in which an engine has a digest.
+func (n *Node) digestTiers(id engine.ID) []string {
+	tiers := []string{}
+	for t := cachestate.TierGPU; t.Valid(); t++ {
+		if index := n.index.Tier(t); index != nil {
+			if _, ok := index.Slot(id); ok {
+				tiers = append(tiers, t.String())
+			}
+		}
+	}
+	return tiers
 }
 
 func flagWord(f engine.Flags) string {
@@ -193,9 +234,11 @@ func (n *Node) digestAges(now time.Time) map[engine.ID]time.Duration {
 func (n *Node) notes() []string {
 	notes := append([]string{}, n.mesh.Health()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
-		if a := n.byName[name]; !a.Ready() {
+		a := n.byName[name]
+		if !a.Ready() {
 			notes = append(notes, "engine "+name+" beside this agent is down: requests go to other engines")
 		}
+		notes = append(notes, a.Notes()...)
 	}
 	if slices.ContainsFunc(n.engineStatuses(time.Now()), func(e EngineStatus) bool { return e.DigestFill > cachestate.MaxFill }) {
 		notes = append(notes, "an engine's digest is so full that it counts as unknown: the digest geometry is too small for its cache")

@@ -50,8 +50,9 @@ func (a *Agent) askLoad(ctx context.Context, kind engine.Kind) (reading, engine.
 		return a.trtllmLoad(ctx)
 	case engine.KindOther:
 		return a.otherLoad(ctx)
+	default:
+		return a.metricsPage(ctx, "/metrics")
 	}
-	return a.metricsPage(ctx, "/metrics")
 }
 
 func (a *Agent) metricsPage(ctx context.Context, path string) (reading, engine.Kind, error) {

@@ -40,24 +40,32 @@ func describe(b *Batch) string {
 	}
 	fmt.Fprintf(&s, "%v rank %s", b.Time, rank)
 	for _, e := range b.Events {
-		switch e.Kind {
-		case cachestate.BlocksCleared:
-			s.WriteString("; cleared")
-		case cachestate.BlocksRemoved:
-			fmt.Fprintf(&s, "; removed %d %v group %d", e.Hashes, e.Tier, e.Group)
-		case cachestate.BlocksStored:
-			fmt.Fprintf(&s, "; stored %d", e.Hashes)
-			if e.HasParent {
-				fmt.Fprintf(&s, " after %d", e.Parent)
-			}
-			fmt.Fprintf(&s, " tokens %d of %d %v group %d kind %d window %d", e.Tokens, e.BlockTokens, e.Tier, e.Group,
-				e.GroupKind, e.Window)
+		s.WriteString("; " + describeEvent(&e))
+		if e.Kind == cachestate.BlocksStored {
+			fmt.Fprintf(&s, " window %d", e.Window)
 			if e.Extras != nil {
 				fmt.Fprintf(&s, " extras %x", e.Extras)
 			}
 		}
 	}
 	return s.String()
+}
+
+// describeEvent writes one event.
+func describeEvent(e *cachestate.BlockEvent) string {
+	switch e.Kind {
+	case cachestate.BlocksCleared:
+		return "cleared"
+	case cachestate.BlocksRemoved:
+		return fmt.Sprintf("removed %d %v group %d", e.Hashes, e.Tier, e.Group)
+	case cachestate.BlocksStored:
+	}
+	after := ""
+	if e.HasParent {
+		after = fmt.Sprintf(" after %d", e.Parent)
+	}
+	return fmt.Sprintf("stored %d%s tokens %d of %d %v group %d kind %d", e.Hashes, after, e.Tokens, e.BlockTokens, e.Tier,
+		e.Group, e.GroupKind)
 }
 
 func TestGoldenVectors(t *testing.T) {

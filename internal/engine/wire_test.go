@@ -13,7 +13,10 @@ import (
 func exampleEngine() Engine {
 	return Engine{
 		ID: "agent/gpu0", Kind: KindVLLM, Generation: 1 << 50, BlockTokens: 16, CapacityTokens: 2_048_000, MaxRunning: 128,
-		Models: []Model{{Name: "m", Aliases: []string{"a", "b"}, MaxContext: 131072}, {Name: "adapter"}},
+		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true,
+		Models: []Model{
+			{Name: "m", Aliases: []string{"a", "b"}, MaxContext: 131072, Layout: 0xffff, HasLayout: true}, {Name: "adapter"},
+		},
 	}
 }
 

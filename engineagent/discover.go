@@ -10,23 +10,18 @@ import (
 // discover looks for the engine's KV events and, once in each life, at what it can be asked for.
 func (p *poller) discover(ctx context.Context) {
 	p.follower.follow(ctx, p.a, p.sources(ctx))
-	if e := p.a.Engine(); e.Generation != p.probed {
+	e := p.a.Engine()
+	if e.Generation == p.probed {
+		return
+	}
+	c, settled := p.a.findCapability(ctx, e.Kind, p.a.Load().InFlight == 0)
+	if ctx.Err() != nil {
+		return
+	}
+	p.a.noteCapability(c)
+	if settled {
 		p.probed = e.Generation
-		p.schema(ctx, e.Kind)
 	}
-}
-
-// schema reads which fields the engine's requests have.
-func (p *poller) schema(ctx context.Context, kind engine.Kind) {
-	if kind != engine.KindVLLM && kind != engine.KindSGLang {
-		return
-	}
-	body, err := p.a.get(ctx, "/openapi.json", maxSchemaBytes)
-	if err != nil {
-		p.complain("request schema not read", err)
-		return
-	}
-	p.a.noteCapability(parseSchema(body))
 }
 
 func (a *Agent) noteCapability(c capability) {

@@ -17,6 +17,7 @@ type poller struct {
 	wasUp     bool
 	complaint string // last logged
 	follower  follower
+	drained   drainer
 	probed    engine.Generation // life whose schema and layout were looked at
 }
 
@@ -42,6 +43,7 @@ func (p *poller) poll(ctx context.Context) {
 		return
 	}
 	p.readLoad(ctx)
+	p.drain(ctx)
 }
 
 // pause is the time until the next round, spread by a tenth so that agents started together do not poll together.

@@ -1,0 +1,69 @@
+package engineagent
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/kvmesh/kvmesh/engineagent/kvevents"
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// drainer reads TensorRT-LLM's KV events, which the engine hands out once: whoever else asks takes them away from here,
+// which shows as a gap. It belongs to the goroutine of Run.
+type drainer struct {
+	events kvevents.Drainer
+	again  time.Time // when to look again for a route that was missing
+	heard  bool
+}
+
+// drainTimeout: up to 1.3.0rc9 the engine lets an asker wait two seconds when it has nothing to tell.
+const drainTimeout = 4 * time.Second
+
+// drain asks for the events since the last time.
+func (p *poller) drain(ctx context.Context) {
+	a, d := p.a, &p.drained
+	if a.Engine().Kind != engine.KindTRTLLM || a.cfg.Events.Off || a.cfg.Now().Before(d.again) {
+		return
+	}
+	body, err := a.fetch(ctx, question{
+		method: http.MethodPost, path: "/kv_cache_events", limit: kvevents.MaxPayload, timeout: drainTimeout,
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		if refused(err) {
+			d.again = a.cfg.Now().Add(describePeriod)
+		} else {
+			p.complain("KV events not read", err)
+		}
+		return
+	}
+	got, err := d.events.Parse(body)
+	if err != nil {
+		p.complain("KV events not read", err)
+		return
+	}
+	if !d.heard {
+		if len(got.Ranks) == 0 {
+			return
+		}
+		d.heard = true
+		a.noteFollowed(1)
+	}
+	p.applyDrained(got)
+}
+
+func (p *poller) applyDrained(d kvevents.Drained) {
+	s := (*sink)(p.a)
+	if d.Restarted {
+		s.Restarted(0, "its KV events began again")
+	}
+	if d.Gap {
+		s.Lost(0, "KV events were missing: the engine's buffer overflowed, or somebody else reads them too")
+	}
+	for _, r := range d.Ranks {
+		s.Apply(r.Rank, r.Events)
+	}
+}

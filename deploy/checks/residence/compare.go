@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// comparison sums up what an agent believed against what its engine held, at moments when nothing ran.
+type comparison struct {
+	block int
+
+	ends     int // prompts that were sent before and whose rendering the agent knows
+	unknown  int // prompts that were sent before and that it does not know
+	wrong    int // of ends, those with another number of whole blocks
+	firstBad string
+	under    int // of wrong, those too low
+
+	parted    spread // variants that part from a known prompt where a key ends
+	elsewhere spread // variants that part from one anywhere, and prompts that the agent does not know
+}
+
+// spread is how far estimates are from the truth.
+type spread struct {
+	n    int
+	past int     // most blocks by which an estimate was too high
+	many int     // estimates more than one block too high
+	sum  float64 // of |difference| ÷ max(1 block, 2 % of the prompt)
+	over float64 // the part of that by which estimates are too high
+
+	worst string
+}
+
+// compareAll compares recent prompts and variants of them.
+func (p *player) compareAll(c *comparison, n int, rng *rand.Rand) error {
+	for i := range n {
+		sent := p.recent[len(p.recent)-1-i%len(p.recent)]
+		if err := p.compareEnd(c, &sent); err != nil {
+			return err
+		}
+		at, rest := randomPlace(&sent, rng), p.mix.writer.prose(200)
+		if err := p.compareVariant(c, &c.elsewhere, at.variant(&sent, rest)); err != nil {
+			return err
+		}
+		if err := p.compareVariant(c, &c.parted, at.boundary(&sent, rest).variant(&sent, rest)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *player) both(req *request) (estimate, truth, error) {
+	body := req.body()
+	e, err := p.r.estimate(p.node, body)
+	if err != nil {
+		return e, truth{}, err
+	}
+	t, err := p.r.truth(p.node, body)
+	return e, t, err
+}
+
+// compareEnd looks at a prompt that was sent before.
+func (p *player) compareEnd(c *comparison, req *request) error {
+	e, t, err := p.both(req)
+	if err != nil {
+		return err
+	}
+	if !e.Exact {
+		c.unknown++
+		c.elsewhere.add(c.block, e, t)
+		return nil
+	}
+	c.ends++
+	if e.Overlap/c.block != t.Hit/c.block {
+		c.wrong++
+		if e.Overlap < t.Hit {
+			c.under++
+		}
+		if c.firstBad == "" {
+			c.firstBad = fmt.Sprintf("; the first: estimate %+v, truth %+v", e, t)
+		}
+	}
+	return nil
+}
+
+// compareVariant looks at a prompt that was never sent.
+func (p *player) compareVariant(c *comparison, to *spread, req request) error {
+	e, t, err := p.both(&req)
+	if err != nil {
+		return err
+	}
+	to.add(c.block, e, t)
+	if p.compared != nil {
+		last := req.Messages[len(req.Messages)-1]
+		_ = p.compared.Encode(compared{to == &c.parted, len(req.Messages), len(last.Content), len(req.Tools), e, t})
+	}
+	return nil
+}
+
+// compared is one line of a log, without any text.
+type compared struct {
+	Boundary  bool // the variant parts where a key ends
+	Messages  int
+	LastBytes int // of the last message
+	Tools     int
+	Estimate  estimate
+	Truth     truth
+}
+
+func (s *spread) add(block int, e estimate, t truth) {
+	s.n++
+	blocks := int(math.Ceil(float64(e.Overlap-t.Hit) / float64(block)))
+	if blocks > s.past {
+		s.past, s.worst = blocks, fmt.Sprintf("; the worst: estimate %+v, truth %+v", e, t)
+	}
+	if blocks > 1 {
+		s.many++
+	}
+	slack := max(float64(block), 0.02*float64(t.Prompt))
+	s.sum += math.Abs(float64(e.Overlap-t.Hit)) / slack
+	s.over += max(float64(e.Overlap-t.Hit), 0) / slack
+}
+
+func (c *comparison) figures(p *player, name string) {
+	f := p.r.h.Figures
+	f.Zero(name+"_prompt_ends_wrong", float64(c.wrong), "of %d prompts sent before; %d of them too low%s", c.ends, c.under, c.firstBad)
+	f.AtLeast(name+"_prompt_ends_known", float64(c.ends)/float64(c.ends+c.unknown), 0.6,
+		"share of %d prompts sent before whose rendering the agent knows; it does not ask for one that adds less than two blocks", c.ends+c.unknown)
+	worse := c.parted
+	if c.elsewhere.past > worse.past {
+		worse = c.elsewhere
+	}
+	f.AtMost(name+"_blocks_past_max", float64(worse.past), 1,
+		"by which an estimate is above the truth, of %d prompts that part from a known one; %d are more than one%s",
+		c.parted.n+c.elsewhere.n, c.parted.many+c.elsewhere.many, worse.worst)
+	f.AtMost(name+"_difference_mean", c.parted.sum/float64(c.parted.n), 1,
+		"of |estimate − truth| ÷ max(1 block, 2 %% of the prompt), over %d prompts that part from a known one where a key ends, %.3f of it too high; "+
+			"over %d that part anywhere, up to a key's distance behind the last, %.3f, %.3f of it too high",
+		c.parted.n, c.parted.over/float64(c.parted.n), c.elsewhere.n, c.elsewhere.sum/float64(c.elsewhere.n), c.elsewhere.over/float64(c.elsewhere.n))
+}

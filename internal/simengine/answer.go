@@ -7,8 +7,12 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// wordsPerSentence gives answers the shape of text.
-const wordsPerSentence = 12
+const (
+	// wordsPerSentence gives answers the shape of text.
+	wordsPerSentence = 12
+	// thoughtTail is how many tokens end a thought: its mark and an empty line.
+	thoughtTail = 3
+)
 
 // answerSpec says what limits an answer.
 type answerSpec struct {

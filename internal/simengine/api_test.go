@@ -168,10 +168,11 @@ func TestVLLMChatStream(t *testing.T) {
 			t.Fatalf("%d events, want role, 2 tokens, usage, [DONE]", len(got))
 		}
 		for i, want := range []string{
-			`"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}`,
+			`"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}`,
 			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`,
 			`"finish_reason":"length","stop_reason":null,"token_ids":null}]}`,
-			`"choices":[],"usage":{"prompt_tokens":20,"total_tokens":22,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}`,
+			`"choices":[],"usage":{"prompt_tokens":20,"total_tokens":22,"completion_tokens":2,"prompt_tokens_details":` +
+				`{"cached_tokens":0,"created_cache_tokens":16}},"system_fingerprint":"vllm-0.32.0-sim"}`,
 			`[DONE]`,
 		} {
 			if !strings.HasSuffix(got[i].data, want) {
@@ -180,7 +181,7 @@ func TestVLLMChatStream(t *testing.T) {
 		}
 		plain := r.stream("/v1/chat/completions", chat(40, `,"stream":true,"max_tokens":2`))
 		if last := plain[2].data; !strings.Contains(last, `"system_fingerprint"`) || strings.Contains(got[2].data, `"system_fingerprint"`) {
-			t.Errorf("fingerprint must be on the last chunk only when usage was not asked for: %s", last)
+			t.Errorf("fingerprint must be on the last chunk with choices only when no usage follows: %s", last)
 		}
 	})
 }
@@ -230,21 +231,35 @@ func TestParserMakesChunksOfIDsOnlyWhenIDsAreAskedFor(t *testing.T) {
 		if got := empties(r, `,"return_token_ids":true`); got == 0 {
 			t.Error("no chunk with ids only")
 		}
-		if got := r.ok("/v1/chat/completions", chat(40, `,"max_tokens":9,"return_token_ids":true,"include_reasoning":false`)); at(got, "prompt_token_ids") != nil {
-			t.Error("include_reasoning false still returns ids")
+		hidden := r.stream("/v1/chat/completions", chat(40, `,"stream":true,"return_token_ids":true,"include_reasoning":false`))
+		all := ""
+		for _, ev := range hidden {
+			all += ev.data
+		}
+		if !strings.Contains(all, `"prompt_token_ids":[`) || strings.Contains(all, `"token_ids":[`) || strings.Contains(all, `"reasoning":"`) {
+			t.Errorf("include_reasoning false: want the prompt's ids, no others and no thought, got %s", all)
 		}
 	})
 }
 
 func TestEchoIsLostWhenIDsAreAskedFor(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, r *rig) {
-		req := `{"model":"sim-model","prompt":"say this","max_tokens":2,"echo":true`
-		plain := at(r.ok("/v1/completions", req+`}`), "choices", 0, "text").(string)
-		ids := at(r.ok("/v1/completions", req+`,"return_token_ids":true}`), "choices", 0, "text").(string)
-		if "say this"+ids != plain {
-			t.Errorf("with ids %q, without %q, want the prompt only without", ids, plain)
-		}
-	})
+	for k, lost := range map[string]bool{KindVLLM: true, KindSGLang: false} {
+		inBubble(t, kind(k), func(t *testing.T, r *rig) {
+			req := `{"model":"sim-model","prompt":"say this","max_tokens":2,"echo":true`
+			plain := at(r.ok("/v1/completions", req+`}`), "choices", 0, "text").(string)
+			ids := at(r.ok("/v1/completions", req+`,"return_token_ids":true}`), "choices", 0, "text").(string)
+			if lost {
+				ids = "say this" + ids
+			}
+			if ids != plain {
+				t.Errorf("%s: with ids %q, without %q", k, ids, plain)
+			}
+			first := r.stream("/v1/completions", req+`,"stream":true}`)[0].data
+			if got := strings.Contains(first, `"prompt_token_ids":[`); got != lost {
+				t.Errorf("%s: echo alone brings the prompt's ids: %v, want %v: %s", k, got, lost, first)
+			}
+		})
+	}
 }
 
 func TestCompletionPromptForms(t *testing.T) {
@@ -273,15 +288,15 @@ func TestErrorBodies(t *testing.T) {
 		status           int
 		want             string
 	}{
-		{KindVLLM, "/v1/chat/completions", chat(4, `,"stream_options":{"include_usage":true}`), 400, `{"error":{"message":"stream_options needs stream","type":"BadRequestError","param":"stream_options","code":400}}`},
-		{KindVLLM, "/v1/chat/completions", `{"model":"x","messages":[{"role":"user","content":"a"}]}`, 404, `{"error":{"message":"model \"x\" is not served here","type":"NotFoundError","param":"model","code":404}}`},
-		{KindVLLM, "/v1/messages", `{"model":"sim-model","messages":[]}`, 400, `{"error":{"message":"max_tokens is required","type":"BadRequestError"},"type":"error"}`},
 		{KindVLLM, "/nowhere", `{}`, 404, `{"detail":"Not Found"}`},
-		{KindSGLang, "/v1/chat/completions", chat(4, `,"max_tokens":0`), 400, `{"object":"error","message":"max_tokens must be at least 1","type":"BadRequestError","param":"max_tokens","code":400}`},
-		{KindSGLang, "/v1/chat/completions", chat(4, `,"stream":true,"return_token_ids":true`), 400, `{"object":"error","message":"token ids cannot be returned in a stream","type":"BadRequestError","param":"return_token_ids","code":400}`},
-		{KindSGLang, "/v1/responses", `{"model":"x","input":"a","max_output_tokens":0}`, 400, `{"error":{"message":"max_tokens must be at least 1","type":"BadRequestError","param":"max_tokens","code":400}}`},
-		{KindSGLang, "/v1/messages", `{"model":"x"}`, 400, `{"error":{"message":"max_tokens is required","type":"invalid_request_error"},"type":"error"}`},
+		{KindVLLM, "/v1/chat/completions", "\"\xff\"", 400, `{"detail":"There was an error parsing the body"}`},
+		{KindSGLang, "/v1/chat/completions", chat(4, `,"max_tokens":0`), 400, `{"object":"error","message":"max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)","type":"BadRequestError","param":"max_tokens","code":400}`},
+		{KindSGLang, "/v1/chat/completions", chat(4, `,"stream":true,"return_prompt_token_ids":true`), 400, `{"object":"error","message":"return_token_ids is not supported with streaming on /v1/chat/completions. Please set stream=false when using return_token_ids=true.","type":"BadRequestError","param":null,"code":400}`},
+		{KindSGLang, "/v1/chat/completions", `{"messages":7}`, 400, `{"object":"error","message":"1 validation error:\n  {'type': 'type_error', 'loc': 'body', 'msg': 'json: cannot unmarshal number into Go struct field chatRequest.messages of type []simengine.chatMessage'}","type":"Bad Request","param":"body","code":400}`},
+		{KindSGLang, "/v1/responses", `{"model":"x","input":"a","max_output_tokens":0}`, 400, `{"error":{"message":"max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)","type":"BadRequestError","param":"max_tokens","code":400}}`},
+		{KindSGLang, "/v1/messages", `{"model":"x"}`, 400, `{"type":"error","error":{"type":"invalid_request_error","message":"1 validation error:\n  {'type': 'missing', 'loc': 'body.max_tokens', 'msg': 'Field required'}"}}`},
 		{KindTRTLLM, "/v1/chat/completions", chat(4, `,"return_token_ids":true`), 400, `{"object":"error","message":"field \"return_token_ids\" is not known","type":"BadRequestError","param":null,"code":400}`},
+		{KindTRTLLM, "/v1/chat/completions", chat(4, `,"stream_options":{}`), 400, "{\"object\":\"error\",\"message\":\"Stream options can only be defined when `stream=True`. (parameter=stream_options)\",\"type\":\"BadRequestError\",\"param\":\"stream_options\",\"code\":400}"},
 		{KindTRTLLM, "/v1/messages", `{}`, 404, `{"detail":"Not Found"}`},
 	}
 	for _, tt := range tests {
@@ -319,8 +334,12 @@ func TestSGLangReportsCachedTokensOnlyAboveZero(t *testing.T) {
 			t.Errorf("warm: %v, want details", at(got, "usage"))
 		}
 		got := r.ok("/v1/chat/completions", chat(400, `,"max_tokens":2,"return_token_ids":true`))
-		if at(got, "choices", 0, "token_ids") == nil || at(got, "choices", 0, "prompt_token_ids") != nil {
-			t.Errorf("%v, want output ids only: prompt ids have a flag of their own", at(got, "choices", 0))
+		if at(got, "choices", 0, "response_token_ids") == nil || at(got, "choices", 0, "prompt_token_ids") == nil {
+			t.Errorf("%v, want ids of both", at(got, "choices", 0))
+		}
+		got = r.ok("/v1/chat/completions", chat(400, `,"max_tokens":2,"return_prompt_token_ids":true`))
+		if at(got, "choices", 0, "response_token_ids") != nil || at(got, "choices", 0, "prompt_token_ids") == nil {
+			t.Errorf("%v, want the prompt's ids only", at(got, "choices", 0))
 		}
 	})
 }
@@ -349,7 +368,7 @@ func TestResponsesAndMessagesStreams(t *testing.T) {
 		got = names(r.stream("/v1/messages", `{"model":"sim-model","max_tokens":500,"messages":[{"role":"user","content":"hi"}],"stream":true}`))
 		want = []string{
 			"message_start", "content_block_start", "content_block_delta", "content_block_stop",
-			"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "",
+			"content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
@@ -464,7 +483,7 @@ func TestConfigReportsAllViolations(t *testing.T) {
 
 func TestChoicesAndLengthsOutOfRangeAreRefused(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, r *rig) {
-		for _, more := range []string{`,"n":0`, `,"n":4611686018427387904`, `,"max_tokens":-1`, `,"max_tokens":131072`} {
+		for _, more := range []string{`,"n":0`, `,"n":4611686018427387904`, `,"max_tokens":-1`, `,"max_tokens":131073`} {
 			if status, body := r.post("/v1/chat/completions", chat(40, more)); status != http.StatusBadRequest {
 				t.Errorf("%s: %d %s, want 400", more, status, body)
 			}

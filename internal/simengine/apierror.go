@@ -2,6 +2,7 @@ package simengine
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 )
@@ -11,23 +12,40 @@ type apiError struct {
 	status  int
 	message string
 	param   string
+	// form says that the body did not even fit the request's model: FastAPI's fault, not the engine's.
+	form bool
+	// bare says that the body is FastAPI's own: {"detail": message}.
+	bare bool
 }
 
 // Error implements error.
 func (e *apiError) Error() string { return e.message }
 
 func badRequest(message, param string) *apiError {
-	return &apiError{http.StatusBadRequest, message, param}
+	return &apiError{status: http.StatusBadRequest, message: message, param: param}
 }
+
+// badForm is a body that does not fit; at is the place of the fault.
+func badForm(kind, at, message string) *apiError {
+	e := badRequest(fmt.Sprintf("1 validation error:\n  {'type': '%s', 'loc': '%s', 'msg': '%s'}", kind, at, message), at)
+	e.form = true
+	return e
+}
+
+func missing(field string) *apiError { return badForm("missing", "body."+field, "Field required") }
 
 // typeName is the name that the Python servers give to a status.
 func (e *apiError) typeName() string {
-	switch e.status {
-	case http.StatusBadRequest:
+	switch {
+	case e.form:
+		return "Bad Request"
+	case e.status == http.StatusBadRequest:
 		return "BadRequestError"
-	case http.StatusNotFound:
+	case e.status == http.StatusForbidden:
+		return "PermissionDeniedError"
+	case e.status == http.StatusNotFound:
 		return "NotFoundError"
-	case http.StatusInternalServerError:
+	case e.status == http.StatusInternalServerError:
 		return "InternalServerError"
 	}
 	return strings.ReplaceAll(http.StatusText(e.status), " ", "")
@@ -41,17 +59,30 @@ type errorDetail struct {
 	Code    int     `json:"code"`
 }
 
+type anthropicError struct {
+	Type  string          `json:"type"`
+	Error anthropicDetail `json:"error"`
+}
+
+type anthropicDetail struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
 // errorBody is the body of e on a path: nested for vLLM, flat for SGLang and TensorRT-LLM, nested for SGLang's Responses,
-// and Anthropic's own shape on /v1/messages everywhere.
+// and Anthropic's own shape on /v1/messages, but for vLLM's faults of form.
 func errorBody(kind, path string, e *apiError) any {
 	d := errorDetail{Message: e.message, Type: e.typeName(), Code: e.status}
 	if e.param != "" {
 		d.Param = &e.param
 	}
 	switch {
+	case e.bare:
+		return map[string]string{"detail": e.message}
+	case kind == KindVLLM && e.form:
+		return map[string]any{"error": d}
 	case strings.HasPrefix(path, "/v1/messages"):
-		inner := map[string]string{"type": anthropicType(kind, e), "message": e.message}
-		return map[string]any{"type": "error", "error": inner}
+		return anthropicError{"error", anthropicDetail{anthropicType(kind, e), e.message}}
 	case kind == KindVLLM || strings.HasPrefix(path, "/v1/responses"):
 		return map[string]any{"error": d}
 	}

@@ -23,6 +23,8 @@ type call struct {
 	nullIDs    bool // say null where they were not asked for
 	parser     bool // a reasoning or tool parser is at work
 	echo       bool
+
+	hideThoughts bool // leave thoughts out of the answer
 }
 
 // callSpec is what a route hands over to make a call.
@@ -79,11 +81,13 @@ func (e *Engine) checkParams(s *callSpec) error {
 	}
 	switch {
 	case s.StreamOptions != nil && !s.Stream && e.cfg.Kind != KindSGLang:
-		return badRequest("stream_options needs stream", "stream_options")
+		return badRequest("Stream options can only be defined when `stream=True`. (parameter=stream_options)", "stream_options")
 	case choices(s.N) < 1 || choices(s.N) > maxChoices/len(s.prompts):
-		return badRequest("n is out of range", "n")
+		return badRequest(fmt.Sprintf("n must be at least 1, and at most %d, got %d.", maxChoices, *s.N), "")
 	case s.maxTokens != nil && *s.maxTokens < 1:
-		return badRequest("max_tokens must be at least 1", "max_tokens")
+		return badParam("max_tokens", *s.maxTokens, "max_tokens must be at least 1, got %d.", *s.maxTokens)
+	case s.CacheSalt != nil && *s.CacheSalt == "" && e.cfg.Kind == KindVLLM:
+		return badRequest("Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", "cache_salt")
 	}
 	return nil
 }
@@ -93,20 +97,30 @@ func (e *Engine) checkModel(name string) error {
 	if slices.Contains(e.cfg.names(), name) || e.cfg.adapter(name) != "" || e.cfg.Kind == KindSGLang {
 		return nil
 	}
-	return &apiError{http.StatusNotFound, fmt.Sprintf("model %q is not served here", name), "model"}
+	message := fmt.Sprintf("The model `%s` does not exist. Valid aliases: %s.", name, strings.Join(e.cfg.names(), ", "))
+	return &apiError{status: http.StatusNotFound, message: message, param: "model"}
 }
 
-// limit is the most tokens that an answer can have.
+// badParam names a parameter and its value the way that vLLM's own checks do.
+func badParam(name string, value int, format string, args ...any) *apiError {
+	return badRequest(fmt.Sprintf(format, args...)+fmt.Sprintf(" (parameter=%s, value=%d)", name, value), name)
+}
+
+// limit is the most tokens that an answer can have. vLLM cuts what was asked for to the room that the prompt leaves, and
+// refuses only what no prompt leaves room for.
 func (e *Engine) limit(prompt int, asked *int, fallback int) (int, error) {
-	left := e.cfg.MaxContext - prompt
-	if left < 1 || asked != nil && *asked > left {
-		message := fmt.Sprintf("context of %d tokens cannot hold %d of prompt and the answer asked for",
-			e.cfg.MaxContext, prompt)
-		return 0, badRequest(message, "max_tokens")
-	}
+	most := e.cfg.MaxContext
+	left := most - prompt
 	switch {
+	case asked != nil && *asked > most:
+		return 0, badParam("max_tokens", *asked,
+			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", *asked, most)
+	case left < 1, asked != nil && *asked > left && e.cfg.Kind != KindVLLM:
+		return 0, badParam("input_tokens", prompt, "This model's maximum context length is %d tokens. However, your prompt "+
+			"contains %d input tokens, which leaves no room for the output tokens. "+
+			"Please reduce the length of the input prompt.", most, prompt)
 	case asked != nil:
-		return *asked, nil
+		return min(*asked, left), nil
 	case fallback > 0:
 		return min(fallback, left), nil
 	}
@@ -123,65 +137,36 @@ func (e *Engine) newJob(c *call, prompt []Token, spec answerSpec) *job {
 
 // sequence is tokens with their chain of blocks in the part of the cache that a request may share.
 func (e *Engine) sequence(l *life, p *params, tokens []Token) sequence {
-	s := sequence{tokens: tokens, salt: p.CacheSalt, adapter: e.cfg.adapter(p.Model)}
+	salt := p.salt()
+	s := sequence{tokens: tokens, salt: salt, adapter: e.cfg.adapter(p.Model)}
 	if e.cfg.Kind == KindSGLang && p.LoraPath != "" {
 		s.adapter = p.LoraPath
 	}
-	realm := fmt.Sprintf("%q %q %q", p.CacheSalt, p.ExtraKey, s.adapter)
-	s.chain = l.chains.chain(tokens, realm, p.CacheSalt)
+	realm := fmt.Sprintf("%q %q %q", salt, p.ExtraKey, s.adapter)
+	s.chain = l.chains.chain(tokens, realm, salt)
 	return s
 }
 
-// includeUsage reports whether a stream ends with usage.
+// includeUsage reports whether a stream ends with usage. TensorRT-LLM takes that for granted of any stream options.
 func (e *Engine) includeUsage(c *call) bool {
-	return e.cfg.ForceIncludeUsage || c.StreamOptions != nil && c.StreamOptions.IncludeUsage
-}
-
-// continuousUsage reports whether every chunk has usage.
-func (c *call) continuousUsage() bool {
-	return c.StreamOptions != nil && c.StreamOptions.ContinuousUsageStats
-}
-
-// usage is OpenAI's usage object.
-type usage struct {
-	PromptTokens     int            `json:"prompt_tokens"`
-	TotalTokens      int            `json:"total_tokens"`
-	CompletionTokens int            `json:"completion_tokens"`
-	Details          *promptDetails `json:"prompt_tokens_details,omitempty"`
-}
-
-type promptDetails struct {
-	CachedTokens int `json:"cached_tokens"`
-}
-
-// usage counts a prompt once however many choices it has; cached tokens are those of the first choice.
-func (e *Engine) usage(c *call) usage {
-	var u usage
-	cached := 0
-	per := len(c.jobs) / len(c.prompts)
-	for i, j := range c.jobs {
-		if i%per == 0 {
-			u.PromptTokens += j.prompt
-			cached += int(j.cached.Load())
-		}
-		u.CompletionTokens += int(j.produced.Load())
+	if c.StreamOptions == nil || e.cfg.ForceIncludeUsage {
+		return e.cfg.ForceIncludeUsage
 	}
-	u.TotalTokens = u.PromptTokens + u.CompletionTokens
-	if e.reportsCached(cached) {
-		u.Details = &promptDetails{cached}
+	if on := c.StreamOptions.IncludeUsage; on != nil {
+		return *on
 	}
-	return u
+	return e.cfg.Kind == KindTRTLLM
 }
 
-// reportsCached: SGLang leaves the field out at 0, TensorRT-LLM always has it.
-func (e *Engine) reportsCached(cached int) bool {
-	switch e.cfg.Kind {
-	case KindSGLang:
-		return e.cfg.CachedTokens && cached > 0
-	case KindTRTLLM:
-		return true
+// continuousUsage reports whether every chunk has usage. vLLM's --enable-force-include-usage forces that too.
+func (e *Engine) continuousUsage(c *call) bool {
+	switch {
+	case e.cfg.ForceIncludeUsage:
+		return e.cfg.Kind == KindVLLM
+	case c.StreamOptions == nil || !c.StreamOptions.ContinuousUsageStats:
+		return false
 	}
-	return e.cfg.CachedTokens
+	return e.cfg.Kind == KindSGLang || e.includeUsage(c)
 }
 
 // visible says what the client sees of answer token i: text of the answer or of the thought; both are empty for marks
@@ -195,7 +180,7 @@ func (e *Engine) visible(c *call, j *job, i int) (text, thought string) {
 	switch {
 	case !c.parser || i >= j.thinking:
 		return s, ""
-	case s == "\n":
+	case s == "\n" || c.hideThoughts:
 		return "", ""
 	}
 	return "", s

@@ -75,6 +75,8 @@ type Config struct {
 	// TokenIDs says that this version knows return_token_ids. When false the field is ignored, and vLLM's explicit nulls
 	// are not there either.
 	TokenIDs bool
+	// ScaleOut opens vLLM's render route, as --enable-scale-out does; it is 403 otherwise.
+	ScaleOut bool
 	// APIKey, when set, must come as bearer token on the routes that this kind guards.
 	APIKey string
 	// Groups are the model's cache groups; empty means one group of full attention. A prefix is reused only as far as
@@ -158,7 +160,7 @@ type EventsConfig struct {
 func DefaultConfig() Config {
 	return Config{
 		Kind:           KindVLLM,
-		Version:        "0.24.0",
+		Version:        "0.32.0",
 		Model:          "sim-model",
 		Template:       TemplatePlain,
 		BlockTokens:    16,

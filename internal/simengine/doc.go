@@ -11,12 +11,14 @@
 //
 // HTTP: the routes, error bodies, model lists, metrics and guarded paths of each kind; stream headers flushed before the
 // request is even queued; the role chunk that comes only with the first token; one event per token; usage in a chunk
-// without choices; idle connections closed after 5 s. vLLM writes null for token ids that were not asked for, repeats
-// the prompt's ids for every choice, makes chunks with ids and nothing else where a parser swallows a token, loses the
-// echoed prompt when ids are asked for, and stamps its fingerprint on the last chunk only without usage. SGLang refuses
-// ids in chat streams, leaves cached tokens out at 0, serves its model under any name, and drops tools at tool_choice
-// "none". TensorRT-LLM refuses unknown fields. vLLM leaves Claude Code's billing header out of the system text, SGLang
-// does not.
+// without choices; idle connections closed after 5 s. vLLM is held to captures of 0.32.0 (testdata/vllm), key by key: it
+// writes null for token ids that were not asked for, repeats the prompt's ids for every choice, gives them away with an
+// echo, makes chunks with ids and nothing else where a parser swallows a token, loses the echoed prompt when ids are asked
+// for, and stamps its fingerprint on the last chunk, be it of a choice or of usage. SGLang refuses ids in chat streams,
+// leaves cached tokens out at 0, ends all choices after the last, serves its model under any name, and drops tools at
+// tool_choice "none". TensorRT-LLM refuses unknown fields and leaves nulls out of chat chunks only. In Messages, input
+// tokens are those that had nothing to do with the cache. vLLM leaves Claude Code's billing header out of the system text,
+// SGLang does not.
 //
 // Prompts: the chat templates are the kinds that break prefix reuse in practice: thoughts that vanish, system text that
 // moves, a date on top, tools before or after the system text.
@@ -45,7 +47,8 @@
 //
 // A block goes to the host tier in no time when it is evicted. There is no chunked prefill: an aborted prefill leaves nothing in the cache. The groups of a hybrid model share one
 // pool with CapacityTokens for each group. SGLang's and TensorRT-LLM's trees are played by the same block pool without
-// copies, evicted in order of release. Answers never call tools; stop strings, sampling, logprobs, priorities, structured
+// copies, evicted in order of release. SGLang 0.5.23 reports cached tokens also at 0, and stores of a chain in one event.
+// Chunks never carry two tokens, as they do when a real engine's front end lags. Answers never call tools; stop strings, sampling, logprobs, priorities, structured
 // output, stored responses and background responses are not there. An image is 64 tokens made from the hash of its
 // URL. Time to first token is a histogram of one bucket. There is one data-parallel rank.
 package simengine

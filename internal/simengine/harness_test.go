@@ -89,12 +89,13 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 }
 
 // open sends a request and returns when headers are there.
-func (r *rig) open(ctx context.Context, method, path, body string) *http.Response {
+func (r *rig) open(ctx context.Context, method, path, body string, contentType ...string) *http.Response {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", append(contentType, "application/json")[0])
 	resp, err := r.client.Do(req)
 	if err != nil {
 		r.t.Fatalf("%s %s: %v", method, path, err)
@@ -103,9 +104,9 @@ func (r *rig) open(ctx context.Context, method, path, body string) *http.Respons
 	return resp
 }
 
-func (r *rig) do(method, path, body string) (int, string) {
+func (r *rig) do(method, path, body string, contentType ...string) (int, string) {
 	r.t.Helper()
-	resp := r.open(r.t.Context(), method, path, body)
+	resp := r.open(r.t.Context(), method, path, body, contentType...)
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		r.t.Fatalf("%s %s: %v", method, path, err)

@@ -97,7 +97,7 @@ func TestTierEvents(t *testing.T) {
 				r.ok("/v1/completions", strings.Replace(tinyRequest(1, 9, 1), "{", `{"cache_salt":"s",`, 1))
 				r.ok("/v1/completions", tinyRequest(100, 39, 1)) // takes all 10 blocks
 				r.ok("/v1/completions", tinyRequest(200, 39, 1)) // and fills the host
-				seq := r.sequence(r.life.Load(), &params{Model: "sim-model", CacheSalt: "s"}, []Token{1, 2, 3, 4, 5, 6, 7, 8})
+				seq := r.sequence(r.life.Load(), &params{Model: "sim-model", CacheSalt: new("s")}, []Token{1, 2, 3, 4, 5, 6, 7, 8})
 				h := r.wireHash(seq.chain[1])
 				fill := strings.NewReplacer("[H]", "["+h+"]", "P,", r.wireHash(seq.chain[0])+",")
 				got := tierEvents(t, replay)

@@ -34,6 +34,7 @@ func (e *Engine) models(w http.ResponseWriter, _ *http.Request) {
 
 func (e *Engine) card(id, root string, parent *string) modelCard {
 	m := modelCard{ID: id, Object: "model", OwnedBy: e.cfg.Kind, Root: root, Parent: parent}
+	m.Created = e.life.Load().started.Unix()
 	if parent == nil {
 		m.MaxModelLen = e.cfg.MaxContext
 	}
@@ -98,18 +99,31 @@ func (e *Engine) loads(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// eventSources answers newer vLLM's GET /kv_event_sources, which names the ports that the system chose.
+// eventSource is one data-parallel rank's sockets in GET /kv_event_sources.
+type eventSource struct {
+	Enabled      bool    `json:"enable_kv_cache_events"`
+	Publisher    string  `json:"publisher"`
+	Endpoint     string  `json:"endpoint"`
+	Replay       *string `json:"replay_endpoint"`
+	BufferSteps  int     `json:"buffer_steps"`
+	HWM          int     `json:"hwm"`
+	MaxQueueSize int     `json:"max_queue_size"`
+	Topic        string  `json:"topic"`
+}
+
+// eventSources answers newer vLLM's GET /kv_event_sources: sources by rank, with the ports that the system chose.
 func (e *Engine) eventSources(w http.ResponseWriter, _ *http.Request) {
-	sources := []map[string]any{}
-	if e.cfg.KVEvents.Endpoint != "" {
-		var replay any
-		if e.cfg.KVEvents.ReplayEndpoint != "" {
-			replay = e.events.replayEndpoint()
+	k := &e.cfg.KVEvents
+	sources := map[int]eventSource{}
+	if k.Endpoint != "" {
+		s := eventSource{
+			Enabled: true, Publisher: "zmq", Endpoint: e.events.endpoint(), BufferSteps: k.BufferSteps, HWM: k.HWM,
+			MaxQueueSize: 100_000, Topic: k.Topic,
 		}
-		sources = append(sources, map[string]any{
-			"data_parallel_rank": e.cfg.KVEvents.Rank, "endpoint": e.events.endpoint(), "replay_endpoint": replay,
-			"topic": e.cfg.KVEvents.Topic,
-		})
+		if k.ReplayEndpoint != "" {
+			s.Replay = new(e.events.replayEndpoint())
+		}
+		sources[k.Rank] = s
 	}
 	writeJSON(w, http.StatusOK, sources)
 }
@@ -156,19 +170,28 @@ func (e *Engine) tokenize(w http.ResponseWriter, _ *http.Request, body []byte) e
 	}
 	var text string
 	if json.Unmarshal(req.Prompt, &text) != nil {
-		return badRequest("prompt must be text", "prompt")
+		return missing("prompt")
 	}
 	e.writeTokens(w, e.tok.encode([]Token{}, text), req.ReturnTokenStrings)
 	return nil
 }
 
+// tokenized is the answer to a request for tokens; vLLM says null where it has no strings.
+type tokenized struct {
+	Count       int     `json:"count"`
+	MaxModelLen int     `json:"max_model_len"`
+	Tokens      []Token `json:"tokens"`
+	Strings     any     `json:"token_strs,omitempty"`
+}
+
 func (e *Engine) writeTokens(w http.ResponseWriter, ids []Token, strs bool) {
-	out := map[string]any{"count": len(ids), "max_model_len": e.cfg.MaxContext, "tokens": ids}
-	if e.cfg.Kind == KindVLLM {
-		out["token_strs"] = nil
-		if strs {
-			out["token_strs"] = e.tokenStrings(ids)
-		}
+	out := tokenized{Count: len(ids), MaxModelLen: e.cfg.MaxContext, Tokens: ids}
+	switch {
+	case e.cfg.Kind != KindVLLM:
+	case strs:
+		out.Strings = e.tokenStrings(ids)
+	default:
+		out.Strings = null
 	}
 	writeJSON(w, http.StatusOK, out)
 }
@@ -206,8 +229,13 @@ func (e *Engine) detokenize(w http.ResponseWriter, _ *http.Request, body []byte)
 	return nil
 }
 
-// renderChat answers vLLM's POST /v1/chat/completions/render: the token ids that the chat route would compute.
+// renderChat answers vLLM's POST /v1/chat/completions/render: the token ids that the chat route would compute, if the
+// route is open.
 func (e *Engine) renderChat(w http.ResponseWriter, _ *http.Request, body []byte) error {
+	if !e.cfg.ScaleOut {
+		return &apiError{status: http.StatusForbidden, message: "Scale-out endpoints are disabled. " +
+			"Restart vllm serve with --enable-scale-out to enable them."}
+	}
 	var req chatRequest
 	if err := decodeBody(body, &req); err != nil {
 		return err

@@ -366,11 +366,14 @@ func (p *publisher) replayEndpoint() string {
 	return boundOr(p.replays, p.cfg.ReplayEndpoint)
 }
 
+// boundOr is the configured endpoint with the port of the socket that is bound, if one is.
 func boundOr(bound, configured string) string {
-	if bound == "" {
+	_, port, err := net.SplitHostPort(bound)
+	host, _, _ := net.SplitHostPort(configured[min(len("tcp://"), len(configured)):])
+	if err != nil {
 		return configured
 	}
-	return "tcp://" + bound
+	return "tcp://" + net.JoinHostPort(host, port)
 }
 
 // splitHostPort cuts "tcp://HOST:PORT"; every interface is "*".

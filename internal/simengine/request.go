@@ -2,7 +2,9 @@ package simengine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"unicode/utf8"
 
@@ -18,7 +20,7 @@ type params struct {
 	MaxTokens     *int           `json:"max_tokens"`
 	MinTokens     int            `json:"min_tokens"`
 	IgnoreEOS     bool           `json:"ignore_eos"`
-	CacheSalt     string         `json:"cache_salt"`
+	CacheSalt     *string        `json:"cache_salt"`
 	ExtraKey      string         `json:"extra_key"` // SGLang
 	LoraPath      string         `json:"lora_path"` // SGLang
 
@@ -27,9 +29,17 @@ type params struct {
 	PromptLogprobs       *int `json:"prompt_logprobs"`
 }
 
+// salt is the salt of the request's blocks, "" when there is none.
+func (p *params) salt() string {
+	if p.CacheSalt == nil {
+		return ""
+	}
+	return *p.CacheSalt
+}
+
 type streamOptions struct {
-	IncludeUsage         bool `json:"include_usage"`
-	ContinuousUsageStats bool `json:"continuous_usage_stats"`
+	IncludeUsage         *bool `json:"include_usage"`
+	ContinuousUsageStats bool  `json:"continuous_usage_stats"`
 }
 
 // chatRequest is the body of /v1/chat/completions and of the chat form of /tokenize.
@@ -140,8 +150,11 @@ func (p *part) text() string {
 
 // conversation normalises a chat request. SGLang leaves tools out when tool_choice is "none"; vLLM renders them.
 func (r *chatRequest) conversation(kind string) (*conversation, error) {
-	if len(r.Messages) == 0 {
-		return nil, badRequest("messages must not be empty", "messages")
+	switch {
+	case r.Messages == nil:
+		return nil, missing("messages")
+	case len(r.Messages) == 0:
+		return nil, badRequest("Cannot apply chat template to an empty conversation. Provide at least one message.", "")
 	}
 	c := &conversation{continueFinal: r.ContinueFinalMessage, effort: r.ReasoningEffort}
 	c.noGeneration = r.AddGenerationPrompt != nil && !*r.AddGenerationPrompt
@@ -153,10 +166,10 @@ func (r *chatRequest) conversation(kind string) (*conversation, error) {
 		c.effort = r.TemplateKwargs.Effort
 	}
 	if c.continueFinal && !c.noGeneration && kind == KindVLLM {
-		return nil, badRequest("continue_final_message needs add_generation_prompt set to false", "")
+		return nil, badRequest("continue_final_message and add_generation_prompt are not compatible.", "")
 	}
 	for _, m := range r.Messages {
-		t, err := m.turn()
+		t, err := m.turn(kind)
 		if err != nil {
 			return nil, err
 		}
@@ -170,11 +183,16 @@ func (r *chatRequest) conversation(kind string) (*conversation, error) {
 	return c, nil
 }
 
-func (m *chatMessage) turn() (turn, error) {
+// turn: vLLM leaves it to the template which roles there are.
+func (m *chatMessage) turn(kind string) (turn, error) {
 	switch m.Role {
+	case "":
+		return turn{}, missing("messages.0.role")
 	case "system", "developer", "user", "assistant", "tool":
 	default:
-		return turn{}, badRequest("message role is not known", "messages")
+		if kind != KindVLLM {
+			return turn{}, badForm("literal_error", "body.messages", "message role is not known")
+		}
 	}
 	t := turn{role: m.Role, text: string(m.Content), thought: m.Reasoning, callID: m.ToolCallID}
 	if t.thought == "" {
@@ -236,7 +254,7 @@ func (p *prompts) tokens(t *tokenizer) ([][]Token, error) {
 		out = append(out, t.encode(nil, s))
 	}
 	if len(out) == 0 {
-		return nil, badRequest("prompt must not be empty", "prompt")
+		return nil, badRequest("You must pass at least one prompt", "")
 	}
 	for _, ids := range out {
 		if err := checkTokens(ids, t); err != nil {
@@ -248,11 +266,11 @@ func (p *prompts) tokens(t *tokenizer) ([][]Token, error) {
 
 func checkTokens(ids []Token, t *tokenizer) error {
 	if len(ids) == 0 {
-		return badRequest("prompt must not be empty", "prompt")
+		return badRequest("You must pass at least one prompt", "")
 	}
 	for _, id := range ids {
 		if id >= t.size() {
-			return badRequest(fmt.Sprintf("token id %d is not in the vocabulary", id), "prompt")
+			return badRequest(fmt.Sprintf("Token id %d is out of vocabulary", id), "")
 		}
 	}
 	return nil
@@ -261,10 +279,14 @@ func checkTokens(ids []Token, t *tokenizer) error {
 // decodeBody parses a JSON body. Faults of form are 400 in all three kinds.
 func decodeBody(body []byte, v any) error {
 	if !utf8.Valid(body) {
-		return badRequest("body is not UTF-8", "")
+		return &apiError{status: http.StatusBadRequest, message: "There was an error parsing the body", bare: true}
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return badRequest("decode body: "+err.Error(), "")
+	err := json.Unmarshal(body, v)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return badForm("json_invalid", fmt.Sprintf("body.%d", syntax.Offset), "JSON decode error")
+	}
+	if err != nil {
+		return badForm("type_error", "body", err.Error())
 	}
 	return nil
 }

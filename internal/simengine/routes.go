@@ -22,7 +22,7 @@ func (e *Engine) routes() *http.ServeMux {
 	m.HandleFunc("POST /sim/resident", e.body(e.simResident))
 	m.HandleFunc("GET /sim/blocks", e.simBlocks)
 	m.HandleFunc("POST /sim/restart", func(http.ResponseWriter, *http.Request) { e.Restart() })
-	m.HandleFunc("/", notFound)
+	m.HandleFunc("/", e.notFound)
 	switch e.cfg.Kind {
 	case KindVLLM:
 		e.vllmRoutes(m)
@@ -86,7 +86,7 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = e.life.Load().wait(w, r, nil) // nothing is produced
 	case f.Unavailable:
 		e.countFault()
-		e.fail(w, r, &apiError{http.StatusServiceUnavailable, "engine is not available", ""})
+		e.fail(w, r, &apiError{status: http.StatusServiceUnavailable, message: "engine is not available"})
 	case !e.authorized(r):
 		writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
 	default:
@@ -115,15 +115,28 @@ type bodyHandler func(w http.ResponseWriter, r *http.Request, body []byte) error
 func (e *Engine) body(h bodyHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, e.cfg.MaxBodyBytes))
-		if err == nil {
+		_, large := errors.AsType[*http.MaxBytesError](err)
+		switch {
+		case large:
+			err = &apiError{status: http.StatusRequestEntityTooLarge, message: "body is too large"}
+		case err == nil && !e.takes(r):
+			err = badForm("value_error", "", "Unsupported Media Type: Only 'application/json' is allowed")
+		case err == nil:
 			err = h(w, r, body)
-		} else if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			err = &apiError{http.StatusRequestEntityTooLarge, "body is too large", ""}
 		}
 		if err != nil {
 			e.fail(w, r, err)
 		}
 	}
+}
+
+// takes reports whether the kind takes a body of the type that the client says it has.
+func (e *Engine) takes(r *http.Request) bool {
+	if e.cfg.Kind == KindTRTLLM || strings.HasPrefix(r.URL.Path, "/sim/") {
+		return true
+	}
+	t, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
+	return strings.TrimSpace(t) == "application/json"
 }
 
 // generating adds the faults that hit requests for generation.
@@ -133,14 +146,14 @@ func (e *Engine) generating(h bodyHandler) http.HandlerFunc {
 		switch {
 		case f.TooMany:
 			e.countFault()
-			return &apiError{http.StatusTooManyRequests, "too many requests", ""}
+			return &apiError{status: http.StatusTooManyRequests, message: "too many requests"}
 		case e.picked():
 			e.countFault()
 			status := f.ErrorStatus
 			if status == 0 {
 				status = http.StatusInternalServerError
 			}
-			return &apiError{status, "injected failure", ""}
+			return &apiError{status: status, message: "injected failure"}
 		}
 		return h(w, r, body)
 	})
@@ -153,7 +166,16 @@ func (e *Engine) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-func notFound(w http.ResponseWriter, _ *http.Request) {
+// notFound answers what no route takes, and the other method of what one does.
+func (e *Engine) notFound(w http.ResponseWriter, r *http.Request) {
+	other := r.Clone(r.Context())
+	if other.Method = http.MethodPost; r.Method == http.MethodPost {
+		other.Method = http.MethodGet
+	}
+	if _, pattern := e.mux.Handler(other); pattern != "/" {
+		writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "Method Not Allowed"})
+		return
+	}
 	writeJSON(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 }
 

@@ -278,6 +278,7 @@ func TestHangAndRefuseAndErrors(t *testing.T) {
 					method = "GET"
 				}
 				req, _ := http.NewRequestWithContext(ctx, method, "http://engine"+tt.path, nil)
+				req.Header.Set("Content-Type", "application/json")
 				resp, err := r.client.Do(req)
 				status := 0
 				if err == nil {
@@ -331,6 +332,7 @@ func TestNothingIsHeldAfterRandomAborts(t *testing.T) {
 				defer cancel()
 				body := strings.NewReader(chat(size, `,"stream":true`))
 				req, _ := http.NewRequestWithContext(ctx, "POST", "http://engine/v1/chat/completions", body)
+				req.Header.Set("Content-Type", "application/json")
 				if resp, err := r.client.Do(req); err == nil {
 					readEvents(t, resp.Body)
 					resp.Body.Close()

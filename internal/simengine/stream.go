@@ -6,18 +6,6 @@ import (
 	"slices"
 )
 
-// format writes one API's answer.
-type format interface {
-	// open writes what comes before any token, right after the headers.
-	open(s *sse)
-	// token writes token i of the answer of job number choice.
-	token(s *sse, choice, i int)
-	// close writes what comes after the last token.
-	close(s *sse)
-	// whole returns the body of an answer that is not streamed.
-	whole() any
-}
-
 // errGone ends a handler whose client has gone or whose connection a fault has reset.
 var errGone = errors.New("connection is gone")
 

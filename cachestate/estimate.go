@@ -34,8 +34,12 @@ func (b *Blocks) Estimate(p *Prompt) Estimate {
 			break
 		}
 		known, out.Known, out.Rest = e, int(e.tokens), p.Bytes-int64(p.Offsets[i])
-		if e.shown != 0 && b.stands(e) {
-			last, out.Keys = e, i+1
+		if !b.stands(e) {
+			continue
+		}
+		last = e
+		if e.shown != 0 {
+			out.Keys = i + 1
 		}
 	}
 	if known != nil && known.key == p.Keys[len(p.Keys)-1] && int64(p.Offsets[len(p.Keys)-1]) == p.Bytes {
@@ -44,8 +48,8 @@ func (b *Blocks) Estimate(p *Prompt) Estimate {
 	if last == nil {
 		return out
 	}
-	end := last.node
-	if last.output > 0 && out.Keys < len(p.Keys) {
+	end := last.node // the hit may end before it, also between two keys
+	if last.output > 0 && known == last && known.key != p.Keys[len(p.Keys)-1] {
 		out.answer = answer{last.turn, int(last.tokens), int(last.output)}
 		end = b.along(end, int(last.tokens)+int(r.habits.repeat[last.turn]*float64(last.output)+0.5))
 	}
@@ -68,15 +72,14 @@ func (b *Blocks) along(n int32, position int) int32 {
 
 // measure fills in the tokens of a hit that ends at a node or above, tier by tier.
 func (b *Blocks) measure(out *Estimate, end int32) {
-	most := int(b.tree.nodes[end].depth) * b.block
 	if out.Prompt > 0 { // the last token is computed again
-		most = min(most, (out.Prompt-1)/b.block*b.block)
+		end = b.tree.ancestor(end, int32((out.Prompt-1)/b.block))
 	}
 	for t := range numTiers {
 		if b.layout.tiers[t] == 0 {
 			continue
 		}
-		tokens := min(int(b.tree.nodes[b.hit(end, b.layout.tiers[t])].depth)*b.block, most)
+		tokens := int(b.tree.nodes[b.hit(end, b.layout.tiers[t])].depth) * b.block
 		if tokens > out.Tokens {
 			out.Weighted += float64(tokens-out.Tokens) * t.Weight()
 			out.Tokens = tokens

@@ -1,0 +1,129 @@
+package cachestate
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// hybridEngine has several cache groups, and finds the longest prefix on which all agree by trying every length.
+type hybridEngine struct {
+	groups  []*toyEngine
+	windows []int // of sliding groups, in tokens
+}
+
+func (e *hybridEngine) hit(tokens []uint32) int {
+	for n := len(tokens) / e.groups[0].block; n > 0; n-- {
+		if e.agree(tokens, n) {
+			return n * e.groups[0].block
+		}
+	}
+	return 0
+}
+
+func (e *hybridEngine) agree(tokens []uint32, n int) bool {
+	for i, g := range e.groups {
+		hashes := g.hashes(tokens)[:n]
+		from := 0
+		switch g.kind {
+		case GroupSliding:
+			from = max(0, n-(e.windows[i]-1+g.block-1)/g.block)
+		case GroupMamba:
+			from = n - 1
+		case GroupFull, GroupOther:
+		}
+		for _, h := range hashes[from:] {
+			if g.held[h] == 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// TestHybridEngines compares an estimate with what the engine really finds, with groups that keep few blocks.
+func TestHybridEngines(t *testing.T) {
+	for name, kind := range map[string]GroupKind{"sliding": GroupSliding, "mamba": GroupMamba} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(3, 4))
+			shown := shownKeys{}
+			b := NewBlocks(4, 1<<20, 1<<16, shown.change(t))
+			full := &toyEngine{block: 4, held: map[uint64]int{}}
+			rare := &toyEngine{block: 4, group: 1, kind: kind, held: map[uint64]int{}}
+			e := &hybridEngine{groups: []*toyEngine{full, rare}, windows: []int{0, 10}}
+			var texts [][]byte
+			for range 1000 {
+				text := grow(rng, texts)
+				texts = append(texts, text)
+				store(rng, b, e, tokensOf(text))
+				b.Teach(Lesson{Prompt: promptOf(5, text...), Tokens: tokensOf(text)})
+				evictAny(rng, b, full, 150)
+				evictAny(rng, b, rare, 60)
+				if len(texts) > 40 {
+					texts = texts[1:]
+				}
+				for _, text := range texts {
+					compareHybrid(t, b, e, text)
+				}
+				if t.Failed() {
+					t.FailNow()
+				}
+			}
+		})
+	}
+}
+
+// store has an engine compute a sequence. The sparse group names the blocks it keeps among the tokens of all.
+func store(rng *rand.Rand, b *Blocks, e *hybridEngine, tokens []uint32) {
+	from, all := e.hit(tokens)/4, len(tokens)/4
+	if from == all {
+		return
+	}
+	full, rare := e.groups[0], e.groups[1]
+	b.Apply(0, full.store(tokens, from, all))
+	ev := rare.store(tokens, from, all)
+	ev.Window = 10
+	keep := func(i int) bool { return i >= len(ev.Hashes)-3 }
+	if rare.kind == GroupMamba {
+		keep = func(i int) bool { return i == len(ev.Hashes)-1 || rng.IntN(6) == 0 }
+	}
+	var kept []uint64
+	for i, h := range ev.Hashes {
+		if keep(i) {
+			kept = append(kept, h)
+		} else if rare.held[h]--; rare.held[h] == 0 {
+			delete(rare.held, h)
+		}
+	}
+	ev.Hashes = kept
+	b.Apply(0, ev)
+}
+
+// evictAny removes blocks at random: leaves of the full group only, since an engine evicts those first.
+func evictAny(rng *rand.Rand, b *Blocks, e *toyEngine, most int) {
+	for len(e.held) > most {
+		hashes := make([]uint64, 0, len(e.held))
+		for h := range e.held {
+			hashes = append(hashes, h)
+		}
+		slices.Sort(hashes)
+		b.Apply(0, e.remove(hashes[rng.IntN(len(hashes))]))
+	}
+}
+
+func compareHybrid(t *testing.T, b *Blocks, e *hybridEngine, text []byte) {
+	t.Helper()
+	tokens := tokensOf(text)
+	got := b.Estimate(promptOf(5, text...))
+	most := (len(tokens) - 1) / 4 * 4
+	truth := 0
+	for n := most; n > 0; n -= 4 {
+		if e.agree(tokens, n/4) {
+			truth = n
+			break
+		}
+	}
+	if got.Tokens != truth {
+		t.Errorf("estimate %d of %d tokens, the engine finds %d", got.Tokens, len(tokens), truth)
+	}
+}

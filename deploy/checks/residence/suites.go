@@ -9,7 +9,6 @@ import (
 func checkGolden(_ context.Context, _ *check.Harness) error      { return nil }
 func checkFuzz(_ context.Context, _ *check.Harness) error        { return nil }
 func checkInterop(_ context.Context, _ *check.Harness) error     { return nil }
-func checkFaults(ctx context.Context, h *check.Harness) error    { return nil }
 func checkIdentity(_ context.Context, _ *check.Harness) error    { return nil }
 func checkFlood(_ context.Context, _ *check.Harness) error       { return nil }
 func checkUnstable(_ context.Context, _ *check.Harness) error    { return nil }

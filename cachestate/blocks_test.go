@@ -37,7 +37,7 @@ func promptOf(step int, text ...byte) *Prompt {
 			p.Keys, p.Offsets = append(p.Keys, Key(h)), append(p.Offsets, uint32(i+1))
 		}
 	}
-	p.Sure = len(p.Keys)
+	p.Sure, p.Odd, p.High = len(p.Keys), make([]uint32, len(p.Keys)), make([]uint32, len(p.Keys))
 	return p
 }
 

@@ -6,7 +6,9 @@ import (
 )
 
 // wholly has an engine hold all of a sequence and returns its event.
-func wholly(e *toyEngine, tokens []uint32) *BlockEvent { return e.store(tokens, 0, len(tokens)/e.block) }
+func wholly(e *toyEngine, tokens []uint32) *BlockEvent {
+	return e.store(tokens, 0, len(tokens)/e.block)
+}
 
 func newToy(t *testing.T) (*Blocks, *toyEngine, shownKeys) {
 	t.Helper()

@@ -27,6 +27,7 @@ type hasher struct {
 	buf    [9]byte
 	role   [10]byte // of the message under way, cut off
 	named  int      // bytes of it
+	dense  classes  // of the content after the root
 }
 
 func newHasher(p *Prompt) *hasher {
@@ -39,7 +40,8 @@ func (h *hasher) reset(seed uint64) {
 	h.digest.ResetWithSeed(seed)
 	h.inRoot, h.field, h.length, h.count, h.next = true, 0, 0, 0, nextBoundary(0)
 	h.prompt.Keys, h.prompt.Offsets = h.prompt.Keys[:0], h.prompt.Offsets[:0]
-	h.prompt.Sure, h.prompt.Turn = MaxKeys, TurnUser
+	h.prompt.Odd, h.prompt.High = h.prompt.Odd[:0], h.prompt.High[:0]
+	h.prompt.Sure, h.prompt.Turn, h.dense = MaxKeys, TurnUser, classes{}
 }
 
 // step takes one pair of the walk.
@@ -49,6 +51,7 @@ func (h *hasher) step(tag byte, piece []byte) bool {
 		h.inRoot = false
 		h.mark(tag)
 	case tag == EndMessage:
+		h.dense.odd += markup
 		h.mark(tag)
 	case tag&CloseField != 0:
 		h.close(tag)
@@ -124,6 +127,7 @@ func (h *hasher) content(piece []byte) {
 	for len(piece) > 0 && !h.full() {
 		n := min(int64(len(piece)), h.next-h.count)
 		h.write(piece[:n])
+		h.dense.add(piece[:n])
 		h.count += n
 		piece = piece[n:]
 		if h.count == h.next {
@@ -143,4 +147,5 @@ func (h *hasher) key() {
 	}
 	p.Keys = append(p.Keys, Key(h.digest.Sum64()))
 	p.Offsets = append(p.Offsets, uint32(min(h.count, math.MaxUint32)))
+	p.Odd, p.High = append(p.Odd, h.dense.odd), append(p.High, h.dense.high)
 }

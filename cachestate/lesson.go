@@ -207,18 +207,42 @@ func (e *rendering) compare(common int32) {
 // the others lie between two of these as their bytes do.
 func (s *lesson) locate() {
 	p := s.p
-	fromBytes, fromTokens := int64(0), int32(0)
+	fromTokens := int32(0)
 	if s.same > 0 {
-		fromBytes, fromTokens = int64(p.Offsets[s.same-1]), s.position[s.same-1]
+		fromTokens = s.position[s.same-1]
 	}
 	if s.same > 1 && s.same < len(p.Keys) {
 		fromTokens = s.refine(s.same - 1)
 		s.position[s.same-1] = fromTokens
 	}
-	span := max(p.Bytes-fromBytes, 1)
-	for i := s.same; i < len(p.Keys); i++ {
-		part := float64(int64(p.Offsets[i])-fromBytes) / float64(span)
-		s.position[i] = fromTokens + int32(part*float64(s.tokens-fromTokens))
+	s.reckon(fromTokens)
+}
+
+// reckon puts the keys behind the last known position where their bytes say, each class of bytes by its tokens, so that
+// the whole makes the tokens that are there. It learns from them too.
+func (s *lesson) reckon(fromTokens int32) {
+	p, d := s.p, &s.b.renderings.density
+	last := len(p.Keys) - 1
+	if s.same > last {
+		return
+	}
+	var from [numClasses]float64
+	if s.same > 0 {
+		from = p.features(s.same - 1)
+	}
+	whole := between(from, p.features(last))
+	rest := float64(p.Bytes - int64(p.Offsets[last])) // bytes behind the last key of a very long prompt
+	spread := float64(s.tokens - fromTokens)
+	if rest == 0 && spread > 0 {
+		d.learn(whole, spread)
+	}
+	total := d.tokens(whole) + rest*d.rates[0]
+	if total <= 0 {
+		total = 1
+	}
+	for i := s.same; i <= last; i++ {
+		part := d.tokens(between(from, p.features(i))) / total
+		s.position[i] = fromTokens + int32(min(part, 1)*spread)
 	}
 }
 

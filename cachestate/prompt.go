@@ -8,8 +8,11 @@ type Prompt struct {
 	// Keys are the prompt's keys from its start to its end, the root's first; at most MaxKeys.
 	Keys []Key
 	// Offsets are the content bytes between the end of the root and each key's boundary.
-	// Invariant: len(Offsets) == len(Keys), and offsets never fall. Two keys can share one.
+	// Invariant: Offsets, Odd and High are as long as Keys, and never fall. Two keys can share an offset.
 	Offsets []uint32
+	// Odd and High are, of the content up to each key's boundary, the bytes that are no ASCII letters or spaces, and those
+	// from 0x80 on. They tell how dense a text is in tokens. Each end of a message counts as a few odd bytes.
+	Odd, High []uint32
 	// Bytes counts the content after the root, also what lies beyond the last key.
 	Bytes int64
 	// Sure is how many of the keys lie before the first message that a model wrote. Templates may render such a message,
@@ -37,7 +40,8 @@ func (t Turn) Valid() bool { return t < numTurns }
 // Clone returns a copy that shares nothing with p.
 func (p *Prompt) Clone() *Prompt {
 	return &Prompt{
-		Keys: slices.Clone(p.Keys), Offsets: slices.Clone(p.Offsets), Bytes: p.Bytes, Sure: p.Sure, Turn: p.Turn,
+		Keys: slices.Clone(p.Keys), Offsets: slices.Clone(p.Offsets), Odd: slices.Clone(p.Odd), High: slices.Clone(p.High),
+		Bytes: p.Bytes, Sure: p.Sure, Turn: p.Turn,
 	}
 }
 

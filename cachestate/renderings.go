@@ -42,12 +42,13 @@ type renderings struct {
 
 	newest, oldest int32
 	habits         habits
+	density        density
 }
 
 func newRenderings(maxKeys int, changed func(t Tier, k Key, resident bool)) renderings {
 	return renderings{
 		keys: map[Key]int32{}, maxKeys: max(maxKeys, 4*MaxKeys), changed: changed, newest: noRendering, oldest: noRendering,
-		habits: newHabits(),
+		habits: newHabits(), density: newDensity(),
 	}
 }
 

@@ -189,10 +189,13 @@ func appendPrompt(b []byte, p *cachestate.Prompt) []byte {
 	b = binary.AppendUvarint(b, uint64(p.Bytes))
 	b = binary.AppendUvarint(b, uint64(len(p.Keys)))
 	var last uint32
+	var odd, high uint32
 	for i, k := range p.Keys {
 		b = binary.LittleEndian.AppendUint64(b, uint64(k))
 		b = binary.AppendUvarint(b, uint64(p.Offsets[i]-last))
-		last = p.Offsets[i]
+		b = binary.AppendUvarint(b, uint64(p.Odd[i]-odd))
+		b = binary.AppendUvarint(b, uint64(p.High[i]-high))
+		last, odd, high = p.Offsets[i], p.Odd[i], p.High[i]
 	}
 	b = binary.AppendUvarint(b, uint64(p.Sure))
 	return append(b, byte(p.Turn))
@@ -201,15 +204,19 @@ func appendPrompt(b []byte, p *cachestate.Prompt) []byte {
 func readPrompt(r *engine.Reader, p *cachestate.Prompt) {
 	p.Bytes = int64(r.Int(math.MaxUint32))
 	n := r.Int(maxKeys)
-	if n*9 > len(r.Rest()) { // a key and a gap take at least nine bytes
-		n = len(r.Rest()) / 9
+	if n*11 > len(r.Rest()) { // a key and its three gaps take at least eleven bytes
+		n = len(r.Rest()) / 11
 	}
 	p.Keys, p.Offsets = make([]cachestate.Key, 0, n), make([]uint32, 0, n)
-	var last uint64
+	p.Odd, p.High = make([]uint32, 0, n), make([]uint32, 0, n)
+	var last, odd, high uint64
 	for range n {
 		p.Keys = append(p.Keys, cachestate.Key(r.Uint64()))
 		last += uint64(r.Int(uint64(p.Bytes) - last)) // no boundary lies beyond the prompt
 		p.Offsets = append(p.Offsets, uint32(last))
+		odd += uint64(r.Int(math.MaxUint32 - odd))
+		high += uint64(r.Int(math.MaxUint32 - high))
+		p.Odd, p.High = append(p.Odd, uint32(odd)), append(p.High, uint32(high))
 	}
 	p.Sure = min(r.Int(maxKeys), len(p.Keys))
 	if p.Turn = cachestate.Turn(r.Byte()); !p.Turn.Valid() {

@@ -2,6 +2,7 @@ package engineagent
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -47,6 +48,7 @@ func TestAnswersOfRealSocketsAreUnderstood(t *testing.T) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, answerGood},
 		{"starting", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, answerGone},
+		{"route not turned on", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(501) }, answerGood},
 		{"error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, answerFailed},
 		{"reset", func(w http.ResponseWriter, _ *http.Request) { reset(w) }, answerGone},
 	}
@@ -79,6 +81,34 @@ func TestAnswersAreBounded(t *testing.T) {
 	_, err := a.get(t.Context(), "/x", 99)
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestQuestionsArePosted(t *testing.T) {
+	a, _ := socketAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" ||
+			r.Header.Get("Authorization") != "Bearer secret" {
+			t.Errorf("%s with header %v, error %v", r.Method, r.Header, err)
+		}
+		if r.URL.Path != "/tokenize" {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		w.Write(body)
+	})
+	body, err := a.post(t.Context(), "/tokenize", map[string]int{"tokens": 1}, 100)
+	if string(body) != `{"tokens":1}` || err != nil {
+		t.Errorf("answer %q, error %v", body, err)
+	}
+	if _, err = a.post(t.Context(), "/tokenize", strings.Repeat("x", 100), 99); err == nil {
+		t.Error("an answer without bound is taken")
+	}
+	if _, err = a.post(t.Context(), "/render", nil, 100); !refused(err) || missing(err) {
+		t.Errorf("error %v is not a refusal, or a missing route", err)
+	}
+	if _, err = a.post(t.Context(), "/tokenize", func() {}, 100); err == nil {
+		t.Error("what is not JSON was sent")
 	}
 }
 

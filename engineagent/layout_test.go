@@ -247,6 +247,18 @@ func TestLayoutsAreFoundByWhereRenderingsPart(t *testing.T) {
 			}
 			return s + "<|start|>assistant\n"
 		}, layoutFinding{}, false},
+		{"tools at the very end, effort at the head", func(r *fakeRequest) string {
+			tools := toolText(r)
+			r.Tools = nil
+			return chatOf(r, turn("system", orElse(r.Options.Effort, "medium")), true) + tools
+		}, layoutFinding{layout: openai.LayoutEffortHead}, false},
+		{"effort after a long head that comes only with it", func(r *fakeRequest) string {
+			head := ""
+			if r.Options.Effort != "" {
+				head = turn("system", strings.Repeat("Think as much as you are told to ", 12)+r.Options.Effort)
+			}
+			return chatOf(r, head, true)
+		}, layoutFinding{layout: openai.LayoutEffortHead}, false},
 		{"no system text beside tools", func(r *fakeRequest) string {
 			if len(r.Tools) > 0 {
 				r.Messages[0].Content = "You have tools"

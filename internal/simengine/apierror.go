@@ -16,6 +16,8 @@ type apiError struct {
 	form bool
 	// bare says that the body is FastAPI's own: {"detail": message}.
 	bare bool
+	// kind is llama.cpp's name of the fault where the status does not say enough.
+	kind string
 }
 
 // Error implements error.
@@ -77,6 +79,8 @@ func errorBody(kind, path string, e *apiError) any {
 		d.Param = &e.param
 	}
 	switch {
+	case kind == KindOther:
+		return llamaError(e)
 	case e.bare:
 		return map[string]string{"detail": e.message}
 	case kind == KindVLLM && e.form:

@@ -46,7 +46,8 @@ func (e *Engine) newCall(r *http.Request, s callSpec) (*call, error) {
 	c := &call{params: s.params, prompts: s.prompts, parser: s.parser, echo: s.echo, created: time.Now().Unix()}
 	c.life = e.life.Load()
 	c.notify = make(chan struct{}, 1)
-	c.wantOutput, c.nullIDs = s.ReturnTokenIDs && e.cfg.TokenIDs, e.cfg.TokenIDs && e.cfg.Kind == KindVLLM
+	c.nullIDs = e.cfg.TokenIDs && e.cfg.Kind == KindVLLM
+	c.wantOutput = s.ReturnTokenIDs && (c.nullIDs || e.cfg.TokenIDs && e.cfg.Kind == KindSGLang)
 	c.wantPrompt = c.wantOutput
 	for _, prompt := range s.prompts {
 		limit, err := e.limit(len(prompt), s.maxTokens, s.fallback)
@@ -79,8 +80,11 @@ func (e *Engine) checkParams(s *callSpec) error {
 	if err := e.checkModel(s.Model); err != nil {
 		return err
 	}
+	if e.cfg.Kind == KindOther && s.maxTokens != nil && *s.maxTokens < 1 {
+		s.maxTokens = nil // no limit
+	}
 	switch {
-	case s.StreamOptions != nil && !s.Stream && e.cfg.Kind != KindSGLang:
+	case s.StreamOptions != nil && !s.Stream && (e.cfg.Kind == KindVLLM || e.cfg.Kind == KindTRTLLM):
 		return badRequest("Stream options can only be defined when `stream=True`. (parameter=stream_options)", "stream_options")
 	case choices(s.N) < 1 || choices(s.N) > maxChoices/len(s.prompts):
 		return badRequest(fmt.Sprintf("n must be at least 1, and at most %d, got %d.", maxChoices, *s.N), "")
@@ -92,9 +96,10 @@ func (e *Engine) checkParams(s *callSpec) error {
 	return nil
 }
 
-// checkModel refuses names that the engine does not go by. SGLang serves its one model under any name.
+// checkModel refuses names that the engine does not go by. SGLang and llama.cpp serve their one model under any name.
 func (e *Engine) checkModel(name string) error {
-	if slices.Contains(e.cfg.names(), name) || e.cfg.adapter(name) != "" || e.cfg.Kind == KindSGLang {
+	anyName := e.cfg.Kind == KindSGLang || e.cfg.Kind == KindOther
+	if anyName || slices.Contains(e.cfg.names(), name) || e.cfg.adapter(name) != "" {
 		return nil
 	}
 	message := fmt.Sprintf("The model `%s` does not exist. Valid aliases: %s.", name, strings.Join(e.cfg.names(), ", "))
@@ -111,11 +116,16 @@ func badParam(name string, value int, format string, args ...any) *apiError {
 func (e *Engine) limit(prompt int, asked *int, fallback int) (int, error) {
 	most := e.cfg.MaxContext
 	left := most - prompt
+	cuts := e.cfg.Kind == KindVLLM || e.cfg.Kind == KindOther
 	switch {
+	case e.cfg.Kind == KindOther && left < 1:
+		return 0, llamaTooLong(prompt, most)
+	case e.cfg.Kind == KindOther && asked != nil:
+		return min(*asked, left), nil
 	case asked != nil && *asked > most:
 		return 0, badParam("max_tokens", *asked,
 			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", *asked, most)
-	case left < 1, asked != nil && *asked > left && e.cfg.Kind != KindVLLM:
+	case left < 1, asked != nil && *asked > left && !cuts:
 		return 0, badParam("input_tokens", prompt, "This model's maximum context length is %d tokens. However, your prompt "+
 			"contains %d input tokens, which leaves no room for the output tokens. "+
 			"Please reduce the length of the input prompt.", most, prompt)

@@ -42,7 +42,7 @@ func (e *Engine) chatPrompt(req *chatRequest) (prompt []Token, thinking bool, er
 	switch e.cfg.Kind {
 	case KindTRTLLM:
 		ids = req.PromptTokenIDs
-	case KindVLLM:
+	case KindVLLM, KindOther:
 		ids = nil
 	}
 	if ids != nil {
@@ -69,6 +69,8 @@ func (e *Engine) chatFormat(c *call) format {
 		return &sglangChat{w}
 	case KindTRTLLM:
 		return &trtChat{writer: w}
+	case KindOther:
+		return &llamaFormat{writer: w}
 	}
 	return &vllmChat{writer: w}
 }

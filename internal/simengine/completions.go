@@ -18,9 +18,13 @@ func (e *Engine) completions(w http.ResponseWriter, r *http.Request, body []byte
 	if err != nil {
 		return err
 	}
-	c, err := e.newCall(r, callSpec{
+	spec := callSpec{
 		params: req.params, prompts: prompts, maxTokens: req.MaxTokens, fallback: completionLimit, echo: req.Echo,
-	})
+	}
+	if e.cfg.Kind == KindOther {
+		spec.fallback, spec.echo = 0, false
+	}
+	c, err := e.newCall(r, spec)
 	if err != nil {
 		return err
 	}
@@ -35,6 +39,8 @@ func (e *Engine) completionFormat(c *call) format {
 		return &sglangText{w}
 	case KindTRTLLM:
 		return &trtText{w}
+	case KindOther:
+		return &llamaFormat{writer: w, text: true}
 	}
 	return &vllmText{writer: w}
 }

@@ -14,6 +14,7 @@ const (
 	KindVLLM   = "vllm"
 	KindSGLang = "sglang"
 	KindTRTLLM = "trtllm"
+	KindOther  = "other" // llama.cpp's server: no KV events, no token ids
 )
 
 // The chat templates: values of Config.Template.
@@ -33,7 +34,7 @@ const (
 
 // Config describes one simulated engine. Start from DefaultConfig.
 type Config struct {
-	// Kind is the software imitated: "vllm", "sglang" or "trtllm". It decides routes, error bodies, metric names, who
+	// Kind is the software imitated: "vllm", "sglang", "trtllm" or "other". It decides routes, error bodies, metric names, who
 	// returns token ids where, and the form of KV events.
 	Kind string
 	// Version is what the engine says it is (/version, /server_info); it changes nothing else.
@@ -173,7 +174,7 @@ func DefaultConfig() Config {
 		TokenIDs:       true,
 		KeepAlive:      5 * time.Second,
 		MaxBodyBytes:   64 << 20,
-		KVEvents:       EventsConfig{Encoding: EncodingMap, BufferSteps: 10_000, HWM: 10_000},
+		KVEvents:       EventsConfig{Encoding: EncodingMap, ReplayTopic: true, BufferSteps: 10_000, HWM: 10_000},
 	}
 }
 
@@ -185,8 +186,11 @@ func (c *Config) Validate() error {
 
 func (c *Config) validateModel() error {
 	var errs []error
-	if !slices.Contains([]string{KindVLLM, KindSGLang, KindTRTLLM}, c.Kind) {
-		errs = append(errs, fmt.Errorf("field Kind (%q) must be vllm, sglang or trtllm", c.Kind))
+	if !slices.Contains([]string{KindVLLM, KindSGLang, KindTRTLLM, KindOther}, c.Kind) {
+		errs = append(errs, fmt.Errorf("field Kind (%q) must be vllm, sglang, trtllm or other", c.Kind))
+	}
+	if zmq := c.Kind == KindVLLM || c.Kind == KindSGLang; c.KVEvents.Endpoint != "" && !zmq {
+		errs = append(errs, fmt.Errorf("KVEvents.Endpoint must be empty: a %s publishes no KV events", c.Kind))
 	}
 	if c.Model == "" {
 		errs = append(errs, errors.New("field Model must not be empty"))

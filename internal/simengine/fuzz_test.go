@@ -14,7 +14,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(chat(10, `,"tools":[{"function":{"name":"f","parameters":{}}}],"n":2`)))
 	f.Add([]byte(`{"model":"sim-model","prompt":[[1,2],[3]],"input":"x","max_tokens":1}`))
 	engines := map[string]*Engine{}
-	for _, k := range []string{KindVLLM, KindSGLang, KindTRTLLM} {
+	for _, k := range []string{KindVLLM, KindSGLang, KindTRTLLM, KindOther} {
 		cfg := DefaultConfig()
 		cfg.Kind, cfg.Template, cfg.MaxContext = k, TemplateDropsThoughts, 4096
 		e, err := New(cfg)
@@ -51,6 +51,9 @@ func FuzzRequest(f *testing.F) {
 				}
 			}
 			checkSpecs(t, e, specs)
+			if got, err := e.Resident(body); err == nil && (got.PromptTokens == 0 || got.ResidentTokens != 0) {
+				t.Errorf("empty cache: %+v", got)
+			}
 		}
 	})
 }

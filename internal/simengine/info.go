@@ -35,6 +35,9 @@ func (e *Engine) models(w http.ResponseWriter, _ *http.Request) {
 func (e *Engine) card(id, root string, parent *string) modelCard {
 	m := modelCard{ID: id, Object: "model", OwnedBy: e.cfg.Kind, Root: root, Parent: parent}
 	m.Created = e.life.Load().started.Unix()
+	if e.cfg.Kind == KindOther {
+		m.OwnedBy = "llamacpp"
+	}
 	if parent == nil {
 		m.MaxModelLen = e.cfg.MaxContext
 	}
@@ -222,8 +225,11 @@ func (e *Engine) detokenize(w http.ResponseWriter, _ *http.Request, body []byte)
 		return err
 	}
 	field := "prompt"
-	if e.cfg.Kind == KindSGLang {
+	switch e.cfg.Kind {
+	case KindSGLang:
 		field = "text"
+	case KindOther:
+		field = "content"
 	}
 	writeJSON(w, http.StatusOK, map[string]string{field: e.tok.decode(req.Tokens)})
 	return nil

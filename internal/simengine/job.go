@@ -32,6 +32,10 @@ type job struct {
 	state    jobState // under the scheduler's lock, like all below
 	admitted bool     // was admitted once: a later admission follows a preemption
 	arrived  time.Time
+
+	// first and last are when the first and the newest token came to exist, from arrival. They are written before produced,
+	// and may be read by the handler that has seen the whole answer.
+	first, last time.Duration
 }
 
 // answer returns the tokens after the prompt.
@@ -43,11 +47,19 @@ func (j *job) context() int { return j.prompt + int(j.produced.Load()) }
 // incomplete reports whether tokens of the answer are still to come.
 func (j *job) incomplete() bool { return int(j.produced.Load()) < len(j.answer()) }
 
+// times are when the first and the last token of an ended answer came, from arrival.
+func (j *job) times() (first, last time.Duration) { return j.first, j.last }
+
 // produce makes one more token exist and wakes the handler, which reads the counters itself.
 func (j *job) produce() {
 	j.produced.Add(1)
+	wake(j.notify)
+}
+
+// wake lets the handler look again, now or when it next waits.
+func wake(notify chan<- struct{}) {
 	select {
-	case j.notify <- struct{}{}:
+	case notify <- struct{}{}:
 	default:
 	}
 }

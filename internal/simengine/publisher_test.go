@@ -413,7 +413,7 @@ func TestAnotherZMTPImplementationUnderstandsUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := readBatch(t, m.Frames[1], m.Frames[2]); b.seq != 0 {
+	if b := readBatch(t, m.Frames[len(m.Frames)-2], m.Frames[len(m.Frames)-1]); b.seq != 0 {
 		t.Errorf("DEALER gets %v first, want batch 0", b)
 	}
 }

@@ -16,7 +16,7 @@ func (e *Engine) routes() *http.ServeMux {
 	m.HandleFunc("POST /v1/completions", e.generating(e.completions))
 	m.HandleFunc("POST /v1/responses", e.generating(e.responses))
 	m.HandleFunc("GET /v1/models", e.models)
-	m.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	m.HandleFunc("GET /health", e.health)
 	m.HandleFunc("GET /sim/stats", e.simStats)
 	m.HandleFunc("POST /sim/faults", e.simFaults)
 	m.HandleFunc("POST /sim/resident", e.body(e.simResident))
@@ -30,6 +30,8 @@ func (e *Engine) routes() *http.ServeMux {
 		e.sglangRoutes(m)
 	case KindTRTLLM:
 		e.trtllmRoutes(m)
+	case KindOther:
+		e.llamaRoutes(m)
 	}
 	return m
 }
@@ -87,6 +89,8 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.Unavailable:
 		e.countFault()
 		e.fail(w, r, &apiError{status: http.StatusServiceUnavailable, message: "engine is not available"})
+	case !e.authorized(r) && e.cfg.Kind == KindOther:
+		e.fail(w, r, &apiError{status: http.StatusUnauthorized, message: "Invalid API Key"})
 	case !e.authorized(r):
 		writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
 	default:
@@ -94,15 +98,18 @@ func (e *Engine) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// authorized: vLLM guards only its API routes, SGLang all but health and metrics.
+// authorized: vLLM guards only its API routes, SGLang all but health and metrics, llama.cpp all but health and models.
 func (e *Engine) authorized(r *http.Request) bool {
 	if e.cfg.APIKey == "" {
 		return true
 	}
 	path := r.URL.Path
 	guarded := strings.HasPrefix(path, "/v1/")
-	if e.cfg.Kind == KindSGLang {
+	switch e.cfg.Kind {
+	case KindSGLang:
 		guarded = !strings.HasPrefix(path, "/health") && !strings.HasPrefix(path, "/metrics")
+	case KindOther:
+		guarded = path != "/health" && path != "/v1/models"
 	}
 	want, got := "Bearer "+e.cfg.APIKey, r.Header.Get("Authorization")
 	return !guarded || subtle.ConstantTimeCompare([]byte(want), []byte(got)) == 1
@@ -132,7 +139,7 @@ func (e *Engine) body(h bodyHandler) http.HandlerFunc {
 
 // takes reports whether the kind takes a body of the type that the client says it has.
 func (e *Engine) takes(r *http.Request) bool {
-	if e.cfg.Kind == KindTRTLLM || strings.HasPrefix(r.URL.Path, "/sim/") {
+	if e.cfg.Kind == KindTRTLLM || e.cfg.Kind == KindOther || strings.HasPrefix(r.URL.Path, "/sim/") {
 		return true
 	}
 	t, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
@@ -166,13 +173,25 @@ func (e *Engine) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
+// health answers GET /health while the engine is well.
+func (e *Engine) health(w http.ResponseWriter, _ *http.Request) {
+	if e.cfg.Kind == KindOther {
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	}
+}
+
 // notFound answers what no route takes, and the other method of what one does.
 func (e *Engine) notFound(w http.ResponseWriter, r *http.Request) {
 	other := r.Clone(r.Context())
 	if other.Method = http.MethodPost; r.Method == http.MethodPost {
 		other.Method = http.MethodGet
 	}
-	if _, pattern := e.mux.Handler(other); pattern != "/" {
+	_, pattern := e.mux.Handler(other)
+	switch {
+	case e.cfg.Kind == KindOther:
+		e.fail(w, r, &apiError{status: http.StatusNotFound, message: "File Not Found"})
+		return
+	case pattern != "/":
 		writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "Method Not Allowed"})
 		return
 	}

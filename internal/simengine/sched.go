@@ -181,8 +181,10 @@ func (s *scheduler) prefilled(j *job) {
 
 // token gives j its next token, and ends it with the last.
 func (s *scheduler) token(j *job) {
+	j.last = time.Since(j.arrived)
 	if j.produced.Load() == 0 {
-		s.stats.firstToken(time.Since(j.arrived))
+		j.first = j.last
+		s.stats.firstToken(j.first)
 	}
 	s.stats.GenerationTokens++
 	last := j.context()+1 == len(j.seq.tokens)

@@ -18,9 +18,12 @@ func (e *Engine) run(w http.ResponseWriter, r *http.Request, c *call, f format) 
 		return e.answerWhole(w, r, c, f)
 	}
 	s := &sse{w: w, flush: http.NewResponseController(w)}
-	s.begin() // before the first token, and before the request is even queued
+	if e.cfg.Kind != KindOther {
+		s.begin() // before the first token, and before the request is even queued
+	}
 	if faults := e.currentFaults(); faults.HangAfterHeaders {
 		e.countFault()
+		s.begin()
 		return c.life.wait(w, r, nil)
 	}
 	c.life.sched.submit(c.jobs)
@@ -43,8 +46,15 @@ func (e *Engine) answerWhole(w http.ResponseWriter, r *http.Request, c *call, f 
 	return nil
 }
 
-// answerStream writes an event for every token as it comes to exist.
+// answerStream writes an event for every token as it comes to exist. llama.cpp sends headers with the first of them only.
 func (e *Engine) answerStream(s *sse, r *http.Request, c *call, f format) error {
+	if e.cfg.Kind == KindOther {
+		if err := c.life.wait(s.w, r, c.notify); err != nil {
+			return err
+		}
+		s.begin()
+		wake(c.notify) // that token is still to be written
+	}
 	f.open(s)
 	sent := make([]int, len(c.jobs))
 	for left := len(c.jobs); left > 0; {
@@ -93,10 +103,16 @@ type sse struct {
 	w     http.ResponseWriter
 	flush *http.ResponseController
 	buf   []byte
+	begun bool
 	err   error
 }
 
+// begin sends the headers, once.
 func (s *sse) begin() {
+	if s.begun {
+		return
+	}
+	s.begun = true
 	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	s.w.WriteHeader(http.StatusOK)
 	s.err = s.flush.Flush()

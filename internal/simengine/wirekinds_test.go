@@ -15,7 +15,13 @@ func TestAnswersOfOtherKinds(t *testing.T) {
 		chunk = `{id:text object:chat.completion.chunk created:n model:text `
 		text  = `{id:text object:text_completion created:n model:text `
 		u     = `prompt_tokens:n total_tokens:n completion_tokens:n `
+
+		lu      = ` usage:{completion_tokens:n prompt_tokens:n total_tokens:n prompt_tokens_details:{cached_tokens:n}}`
+		timings = ` timings:{cache_n:n prompt_n:n prompt_ms:n predicted_n:n predicted_ms:n}`
 	)
+	llama := func(choice, more string) string {
+		return `{choices:[` + choice + `] created:n id:text model:text system_fingerprint:text object:chat.completion.chunk` + more + `}`
+	}
 	tests := []struct {
 		name, kind, path, more string
 		want                   []string
@@ -54,6 +60,21 @@ func TestAnswersOfOtherKinds(t *testing.T) {
 		{"trtllm text stream", KindTRTLLM, "/v1/completions", `,"stream":true`, []string{
 			text + `choices:[{index:n text:text token_ids:null logprobs:null finish_reason:null stop_reason:null avg_decoded_tokens_per_iter:null}] usage:null}`,
 			text + `choices:[{index:n text:text token_ids:null logprobs:null finish_reason:length stop_reason:null avg_decoded_tokens_per_iter:null}] usage:null}`,
+			"[DONE]",
+		}},
+		{"llama.cpp chat stream", KindOther, "/v1/chat/completions", `,"stream":true,"stream_options":{"include_usage":true}`, []string{
+			llama(`{finish_reason:null index:n delta:{role:assistant content:null}}`, ``),
+			llama(`{finish_reason:null index:n delta:{content:text}}`, ``),
+			llama(`{finish_reason:length index:n delta:{}}`, ``),
+			llama(``, lu+timings),
+			"[DONE]",
+		}},
+		{"llama.cpp chat", KindOther, "/v1/chat/completions", `,"return_token_ids":true`, []string{
+			strings.Replace(llama(`{finish_reason:length index:n message:{role:assistant content:text}}`, lu+timings), ".chunk", "", 1),
+		}},
+		{"llama.cpp text stream", KindOther, "/v1/completions", `,"stream":true`, []string{
+			strings.Replace(llama(`{text:text logprobs:null finish_reason:null index:n}`, ``), "chat.completion.chunk", "text_completion", 1),
+			strings.Replace(llama(`{text:text logprobs:null finish_reason:length index:n}`, lu+timings), "chat.completion.chunk", "text_completion", 1),
 			"[DONE]",
 		}},
 		{"sglang messages stream", KindSGLang, "/v1/messages", `,"stream":true`, []string{

@@ -1,79 +1,96 @@
 package kvevents
 
 import (
+	"math"
+
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 )
 
-// wireEvent is one event with its fields as they came. A field that is nil was not there.
+// wireEvent is one event with its fields as they came, each a whole value. One that is empty was not there.
 type wireEvent struct {
-	kind cachestate.BlockEventKind
+	kind  cachestate.BlockEventKind
+	known bool
 
 	hashes, parent, tokens, blockSize []byte
 	medium, lora, extras, group       []byte
-	spec, window                      []byte
-	salt                              []byte // text
+	spec, window, salt                []byte
 	remote, showsExtras               bool
 }
 
-func kindOf(tag []byte) (cachestate.BlockEventKind, bool) {
-	switch string(tag) {
-	case "BlockStored":
-		return cachestate.BlocksStored, true
-	case "BlockRemoved":
-		return cachestate.BlocksRemoved, true
-	case "AllBlocksCleared":
-		return cachestate.BlocksCleared, true
+// Levels of a batch: it is at 0, its list of events at 1.
+const (
+	eventDepth = 2
+	fieldDepth = 3
+)
+
+// maxNumber bounds sizes and numbers of groups.
+const maxNumber = math.MaxInt32
+
+// read takes one event apart and returns what follows it. An error says that it is not well-formed.
+func (e *wireEvent) read(p []byte) (rest []byte, err error) {
+	if n, inner, ok := list(p); ok {
+		return e.readArray(n, inner)
 	}
-	return 0, false
+	if msgp.NextType(p) == msgp.MapType {
+		return e.readMap(p)
+	}
+	return skip(p, eventDepth)
 }
 
 // readArray reads the form of vLLM before 0.24.0 and of SGLang before its own change: the tag, then the fields in the
 // order of their declaration. Later releases appended fields.
-func (e *wireEvent) readArray(p []byte) bool {
-	n, p, err := msgp.ReadArrayHeaderBytes(p)
-	if err != nil || n == 0 {
-		return false
+func (e *wireEvent) readArray(n int, p []byte) (rest []byte, err error) {
+	if n > maxItems {
+		return nil, errBounds
 	}
-	tag, p, err := msgp.ReadStringZC(p)
-	if err != nil {
-		return false
-	}
-	var ok bool
-	if e.kind, ok = kindOf(tag); !ok {
-		return false
-	}
-	for i := 1; i < int(n); i++ {
-		rest, err := msgp.Skip(p)
-		if err != nil {
-			return false
+	for i := range n {
+		var v []byte
+		if v, p, err = take(p, fieldDepth); err != nil {
+			return nil, err
 		}
-		e.setAt(i, p[:len(p)-len(rest)])
-		p = rest
+		switch {
+		case i == 0:
+			e.setKind(v)
+		case e.kind == cachestate.BlocksRemoved:
+			e.setRemovedAt(i, v)
+		default:
+			e.setStoredAt(i, v)
+		}
 	}
-	// From 9 fields on, vLLM names salts and adapters. SGLang's shorter ones do only for prompts that have a salt.
+	// From 9 fields on, vLLM names salts and adapters.
 	e.showsExtras = e.showsExtras || n >= 9
-	return true
+	return p, nil
 }
 
-// setAt takes the field at an index of an array.
-func (e *wireEvent) setAt(i int, v []byte) {
-	if e.kind == cachestate.BlocksRemoved {
-		switch i {
-		case 1:
-			e.hashes = v
-		case 2:
-			e.medium = v
-		case 3:
-			e.group = v
-		}
-		return
+func (e *wireEvent) setKind(tag []byte) {
+	name, _ := text(tag)
+	e.known = true
+	switch string(name) {
+	case "BlockStored":
+		e.kind = cachestate.BlocksStored
+	case "BlockRemoved":
+		e.kind = cachestate.BlocksRemoved
+	case "AllBlocksCleared":
+		e.kind = cachestate.BlocksCleared
+	default:
+		e.known = false
 	}
-	if i == 7 && msgp.NextType(v) == msgp.MapType { // SGLang, for prompts with a salt
-		e.readSalt(v)
-		return
+}
+
+func (e *wireEvent) setRemovedAt(i int, v []byte) {
+	switch i {
+	case 1:
+		e.hashes = v
+	case 2:
+		e.medium = v
+	case 3:
+		e.group = v
 	}
+}
+
+func (e *wireEvent) setStoredAt(i int, v []byte) {
 	switch i {
 	case 1:
 		e.hashes = v
@@ -86,7 +103,11 @@ func (e *wireEvent) setAt(i int, v []byte) {
 	case 6: // 5 is a number for the adapter, which means something within the process only
 		e.medium = v
 	case 7:
-		e.lora = v
+		if msgp.NextType(v) == msgp.MapType {
+			e.setMetadata(v)
+		} else {
+			e.lora = v
+		}
 	case 8:
 		e.extras = v
 	case 9:
@@ -98,52 +119,51 @@ func (e *wireEvent) setAt(i int, v []byte) {
 	}
 }
 
-func (e *wireEvent) readSalt(p []byte) {
+// setMetadata takes the map that SGLang's lists have for prompts with a salt, and for those only.
+func (e *wireEvent) setMetadata(p []byte) {
+	e.showsExtras = true
 	n, p, err := msgp.ReadMapHeaderBytes(p)
 	for range n {
-		if err != nil {
+		var key, v []byte
+		if key, p, err = take(p, fieldDepth+1); err != nil {
 			return
 		}
-		var key []byte
-		if key, p, err = msgp.ReadMapKeyZC(p); err != nil {
+		if v, p, err = take(p, fieldDepth+1); err != nil {
 			return
 		}
-		if string(key) == "cache_salt" {
-			e.salt, e.showsExtras = text(p), true
+		if name, _ := text(key); string(name) == "cache_salt" {
+			e.salt = v
 		}
-		p, err = msgp.Skip(p)
 	}
 }
 
 // readMap reads the form of vLLM from 0.24.0 on. Fields may come in any order and some may be unknown.
-func (e *wireEvent) readMap(p []byte) bool {
+func (e *wireEvent) readMap(p []byte) (rest []byte, err error) {
 	n, p, err := msgp.ReadMapHeaderBytes(p)
-	known := false
+	if err != nil {
+		return nil, err
+	}
 	for range n {
-		var key []byte
-		if key, p, err = msgp.ReadMapKeyZC(p); err != nil {
-			return false
+		var key, v []byte
+		if key, p, err = take(p, fieldDepth); err != nil {
+			return nil, err
 		}
-		rest, err := msgp.Skip(p)
-		if err != nil {
-			return false
+		if v, p, err = take(p, fieldDepth); err != nil {
+			return nil, err
 		}
-		v := p[:len(p)-len(rest)]
-		if string(key) == "type" {
-			if e.kind, known = kindOf(text(v)); !known {
-				return false
-			}
-		} else {
-			e.set(key, v)
+		if name, ok := text(key); ok {
+			e.set(name, v)
 		}
-		p = rest
 	}
 	e.showsExtras = true
-	return known && err == nil
+	return p, nil
 }
 
-func (e *wireEvent) set(key, v []byte) {
-	switch string(key) {
+// set is one straight switch.
+func (e *wireEvent) set(name, v []byte) {
+	switch string(name) {
+	case "type":
+		e.setKind(v)
 	case "block_hashes":
 		e.hashes = v
 	case "parent_block_hash":
@@ -165,61 +185,49 @@ func (e *wireEvent) set(key, v []byte) {
 	case "kv_cache_spec_sliding_window":
 		e.window = v
 	case "cache_salt":
-		e.salt = text(v)
+		e.salt = v
 	case "locality":
-		e.remote = string(text(v)) == "REMOTE"
+		where, _ := text(v)
+		e.remote = string(where) == "REMOTE"
 	}
 }
 
-// text returns a string's bytes, nil when v is none.
-func text(v []byte) []byte {
-	if msgp.NextType(v) != msgp.StrType {
-		return nil
-	}
-	s, _, err := msgp.ReadStringZC(v)
-	if err != nil {
-		return nil
-	}
-	return s
+// items is how many hashes and tokens there are.
+func (e *wireEvent) items() int {
+	hashes, _, _ := list(e.hashes)
+	tokens, _, _ := list(e.tokens)
+	return hashes + tokens
 }
 
-// smallInt returns an integer between 0 and most, 0 when v is none.
-func smallInt(v []byte, most int64) int64 {
-	if t := msgp.NextType(v); t != msgp.IntType && t != msgp.UintType {
-		return 0
+// tierOf reads where blocks lie. The names are the engines' own and more may come: what is neither the GPU nor the host's
+// memory is slower than both.
+func tierOf(medium []byte) (t cachestate.Tier, ok bool) {
+	if missing(medium) {
+		return cachestate.TierGPU, true
 	}
-	i, _, err := msgp.ReadInt64Bytes(v)
-	if err != nil {
-		return 0
-	}
-	return min(max(i, 0), most)
-}
-
-// tierOf reads where a block lies. The names are the engines' own and more may come: what is neither the GPU nor the
-// host's memory is slower than both.
-func tierOf(medium []byte) cachestate.Tier {
-	switch string(medium) {
-	case "", "GPU":
-		return cachestate.TierGPU
+	name, ok := text(medium)
+	switch string(name) {
+	case "GPU":
+		return cachestate.TierGPU, ok
 	case "CPU", "CPU_PINNED":
-		return cachestate.TierCPU
+		return cachestate.TierCPU, ok
 	}
-	return cachestate.TierDisk
+	return cachestate.TierDisk, ok
 }
 
 // groupKindOf reads what a cache group holds. Releases that do not say have one group, or more of which nothing is known.
 func groupKindOf(spec []byte, group int) cachestate.GroupKind {
-	switch string(text(spec)) {
+	if missing(spec) && group == 0 {
+		return cachestate.GroupFull
+	}
+	name, _ := text(spec)
+	switch string(name) {
 	case "full_attention", "mla_attention", "sink_full_attention":
 		return cachestate.GroupFull
 	case "sliding_window", "sliding_window_mla":
 		return cachestate.GroupSliding
 	case "mamba":
 		return cachestate.GroupMamba
-	case "":
-		if group == 0 {
-			return cachestate.GroupFull
-		}
 	}
 	return cachestate.GroupOther
 }

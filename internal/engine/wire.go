@@ -75,7 +75,7 @@ func AppendEngine(b []byte, e *Engine) []byte {
 	b = binary.AppendUvarint(b, uint64(e.BlockTokens))
 	b = binary.AppendUvarint(b, uint64(e.CapacityTokens))
 	b = binary.AppendUvarint(b, uint64(e.MaxRunning))
-	b = append(b, byte(e.Residency), byte(e.Evidence), byte(scale(e.Scale, scaleSteps)), flag(e.Unstable))
+	b = append(b, byte(e.Residency), byte(e.Evidence), scaleStep(e.Scale), flag(e.Unstable))
 	b = binary.AppendUvarint(b, uint64(len(e.Models)))
 	for _, m := range e.Models {
 		b = AppendString(b, m.Name)
@@ -125,6 +125,15 @@ func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 // scaleSteps is how finely a scale is told: changes of less are no news.
 const scaleSteps = 16
 
+// scaleStep returns the step that tells a scale. 0 stands for a scale of which nothing is known, so one that is known is at
+// least a step.
+func scaleStep(v float64) byte {
+	if !(v > 0) { // also NaN
+		return 0
+	}
+	return byte(min(max(scale(v, scaleSteps), 1), scaleSteps))
+}
+
 func flag(v bool) byte {
 	if v {
 		return 1
@@ -135,8 +144,8 @@ func flag(v bool) byte {
 // below reads a byte that must be below n.
 func (r *Reader) below(n byte) byte {
 	v := r.Byte()
-	if v >= n && r.err == nil {
-		r.err = fmt.Errorf("%d is not below %d", v, n)
+	if v >= n {
+		r.fail(fmt.Errorf("%d is not below %d", v, n))
 		return 0
 	}
 	return v

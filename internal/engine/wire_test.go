@@ -72,6 +72,57 @@ func TestEngineSurvivesTheWire(t *testing.T) {
 	}
 }
 
+func TestScaleIsToldInSteps(t *testing.T) {
+	for _, tt := range []struct{ scale, told, counts float64 }{
+		{0, 0, 1},
+		{math.NaN(), 0, 1},
+		{-0.5, 0, 1},
+		{0.001, 0.0625, 0.0625},
+		{0.0625, 0.0625, 0.0625},
+		{0.5, 0.5, 0.5},
+		{0.52, 0.5, 0.5},
+		{0.54, 0.5625, 0.5625},
+		{0.99, 1, 1},
+		{1, 1, 1},
+		{7, 1, 1},
+		{math.Inf(1), 1, 1},
+	} {
+		e := Engine{ID: "agent/e", Scale: tt.scale}
+		got, _, err := ParseEngine(AppendEngine(nil, &e), "agent")
+		if err != nil || got.Scale != tt.told || got.OverlapScale() != tt.counts {
+			t.Errorf("scale %v: told as %v, counts as %v, %v; want %v and %v", tt.scale, got.Scale, got.OverlapScale(), err, tt.told, tt.counts)
+		}
+	}
+}
+
+func TestWhatIsNoResidencyOrEvidenceIsRefused(t *testing.T) {
+	e := Engine{ID: "agent/e"}
+	good := AppendEngine(nil, &e)
+	const first = 1 + 1 + 1 + 4 // name, kind, and four numbers of a byte each
+	for name, tt := range map[string]struct {
+		at int
+		v  byte
+		ok bool
+	}{
+		"residency":          {first, byte(numResidencies) - 1, true},
+		"another residency":  {first, byte(numResidencies), false},
+		"evidence":           {first + 1, byte(numEvidences) - 1, true},
+		"another evidence":   {first + 1, byte(numEvidences), false},
+		"whole scale":        {first + 2, scaleSteps, true},
+		"scale above one":    {first + 2, scaleSteps + 1, false},
+		"unstable":           {first + 3, 1, true},
+		"unstable otherwise": {first + 3, 2, true},
+	} {
+		b := bytes.Clone(good)
+		b[tt.at] = tt.v
+		got, _, err := ParseEngine(b, "agent")
+		if (err == nil) != tt.ok {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		_, _ = got.Residency.String(), got.Evidence.String() // have a word for what was read
+	}
+}
+
 func TestNoPeerNamesTheEnginesOfAnother(t *testing.T) {
 	e := exampleEngine()
 	got, _, err := ParseEngine(AppendEngine(nil, &e), "liar")

@@ -41,6 +41,7 @@ type Agent struct {
 	followers  []*kvevents.Follower
 	adapters   map[string]bool // names of models that are adapters
 	layout     layoutFinding
+	hasLayout  bool // it was found
 	capability capability
 	teaching   teaching
 	admitted   uint64 // bookings ever made

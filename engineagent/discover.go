@@ -10,17 +10,8 @@ import (
 // discover looks for the engine's KV events and, once in each life, at what it can be asked for.
 func (p *poller) discover(ctx context.Context) {
 	p.follower.follow(ctx, p.a, p.sources(ctx))
-	e := p.a.Engine()
-	if e.Generation == p.probed {
-		return
-	}
-	c, settled := p.a.findCapability(ctx, e.Kind, p.a.Load().InFlight == 0)
-	if ctx.Err() != nil {
-		return
-	}
-	p.a.noteCapability(c)
-	if settled {
-		p.probed = e.Generation
+	if gen := p.a.Engine().Generation; gen != p.probed && p.a.examine(ctx) {
+		p.probed = gen
 	}
 }
 

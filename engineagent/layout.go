@@ -99,8 +99,30 @@ func (r *renderings) finding(offered bool) (f layoutFinding) {
 		question := len(r.tools) - commonEnd(r.tools, r.other) // its end
 		f.unstable = common(r.tools, r.turns) < question-gramSize
 		f.dropsThoughts = !r.thinks()
+		f.set(openai.LayoutHeadLast, f.unstable && r.headLast())
 	}
 	return f
+}
+
+// headLast reports whether the system text comes behind the first question once a second one has been asked.
+func (r *renderings) headLast() bool {
+	system := common(r.tools, r.other) + 1 // where the two system texts have parted
+	question := len(r.tools) - commonEnd(r.tools, r.other) - 1 - gramSize
+	if system+gramSize > len(r.tools) || question < 0 {
+		return false
+	}
+	first, at := indexOf(r.turns, gram(r.tools[question:])), indexOf(r.turns, gram(r.tools[system:]))
+	return first >= 0 && at > first
+}
+
+// indexOf returns where a run of tokens begins in ids, or -1.
+func indexOf(ids []uint32, g gram) int {
+	for i := range len(ids) - gramSize + 1 {
+		if gram(ids[i:]) == g {
+			return i
+		}
+	}
+	return -1
 }
 
 // partBeforeQuestion reports whether two renderings of base differ before the end of the question. It is known by its last
@@ -303,6 +325,21 @@ func (a *Agent) examine(ctx context.Context) (settled bool) {
 func (a *Agent) noteLayout(f layoutFinding) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.layout = f
+	a.layout, a.hasLayout = f, f.known != 0
+	e := a.engine
+	e.Models = a.laidOutLocked(e.Models)
+	a.describeLocked(e)
 	a.stabilityLocked()
+}
+
+// laidOutLocked returns models with the layout that was found. Adapters are rendered as their model is.
+func (a *Agent) laidOutLocked(models []engine.Model) []engine.Model {
+	if !a.hasLayout {
+		return models
+	}
+	models = slices.Clone(models)
+	for i := range models {
+		models[i].Layout, models[i].HasLayout = uint16(a.layout.layout), true
+	}
+	return models
 }

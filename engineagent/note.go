@@ -113,7 +113,7 @@ func (a *Agent) noteDescription(kind engine.Kind, cards []card, info serverInfo)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.engine
-	e.Models, a.adapters = modelsOf(cards), adaptersOf(cards)
+	e.Models, a.adapters = a.laidOutLocked(modelsOf(cards)), adaptersOf(cards)
 	e.Kind = cmp.Or(kind, e.Kind, engine.KindOther)
 	// Only what no reading has said yet: a reading knows all ranks, server_info one.
 	e.BlockTokens = cmp.Or(e.BlockTokens, clampInt(info.PageSize, maxBlockTokens))

@@ -171,10 +171,11 @@ func (b *Booking) Learn(ids []uint32, cost time.Duration) {
 
 // stabilityLocked mutes the mirror while the model's layout makes residency useless.
 func (a *Agent) stabilityLocked() {
-	if unstable := a.unstableLocked(); unstable != a.cache.muted {
-		a.cache.mute(unstable)
-		a.truthLocked()
+	// Where the layout knows how conversations are rendered anew, keys follow it.
+	if mute := a.unstableLocked() && a.layout.layout&openai.LayoutHeadLast == 0; mute != a.cache.muted {
+		a.cache.mute(mute)
 	}
+	a.truthLocked()
 }
 
 // truthLocked brings what the engine's description says of its residency up to date.

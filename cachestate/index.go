@@ -34,7 +34,8 @@ type Index struct {
 type slot struct {
 	id      engine.ID // "" when free
 	version Version
-	ones    int // set bits of the column, also while the slot is free
+	keys    uint32 // that the digest stands for, as its owner says
+	ones    int    // set bits of the column, also while the slot is free
 }
 
 // NewIndex returns an empty index. The geometry must be valid.
@@ -67,7 +68,11 @@ func (x *Index) Apply(d *Delta) Outcome {
 		x.slots[n].version = Version{Generation: d.Generation}
 		have = x.slots[n].version
 	}
-	return x.advanceLocked(n, have, d)
+	outcome := x.advanceLocked(n, have, d)
+	if s := &x.slots[n]; s.version == d.Version() {
+		s.keys = d.Keys
+	}
+	return outcome
 }
 
 // advanceLocked applies a delta of the generation that the slot has.
@@ -157,6 +162,7 @@ func (x *Index) emptyLocked(n int) {
 			}
 		}
 	}
+	x.slots[n].keys = 0
 	x.reachLocked(n, Version{}, 0)
 }
 
@@ -217,6 +223,16 @@ func (x *Index) Fill(id engine.ID) float64 {
 	defer x.mu.Unlock()
 	if n, ok := x.Slot(id); ok {
 		return x.fillLocked(n)
+	}
+	return 0
+}
+
+// Keys returns how many keys an engine's digest stands for, as its owner says; 0 when it is not known.
+func (x *Index) Keys(id engine.ID) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n, ok := x.Slot(id); ok {
+		return int(x.slots[n].keys)
 	}
 	return 0
 }

@@ -316,6 +316,41 @@ func TestWholeDigestRepairsItsOwnVersion(t *testing.T) {
 	}
 }
 
+func TestKeysAreThoseOfTheVersionReached(t *testing.T) {
+	g := DefaultGeometry()
+	x := NewIndex(g, TierGPU)
+	d, delta := published("a/e", 1, g, 1, 2, 3)
+	is := func(what string, want int) {
+		t.Helper()
+		if got := x.Keys("a/e"); got != want {
+			t.Errorf("%s: %d keys, want %d", what, got, want)
+		}
+	}
+	is("never heard of", 0)
+	x.Apply(&delta)
+	is("three", 3)
+	d.Remove(3)
+	lost := d.Publish(time.Unix(1, 0))
+	d.Add(4)
+	d.Add(5)
+	behind := d.Publish(time.Unix(2, 0))
+	behind.From = behind.To - 1
+	if got := x.Apply(&behind); got != Behind {
+		t.Fatalf("got %v", got)
+	}
+	is("a delta that was not applied", 3)
+	x.Apply(&lost)
+	is("one left", 2)
+	whole := d.Full()
+	x.Apply(&whole)
+	is("pulled", 4)
+	_, restarted := published("a/e", 2, g)
+	x.Apply(&restarted)
+	is("restarted", 0)
+	x.Apply(&whole)
+	is("late news of the life before", 0)
+}
+
 func TestVersionsNameEveryEngine(t *testing.T) {
 	x, want := NewIndex(DefaultGeometry(), TierGPU), map[engine.ID]Version{}
 	for i := range 5 {

@@ -2,7 +2,8 @@ package cachestate
 
 import "strconv"
 
-// Tier is where an engine keeps a block. Each tier of an engine has a digest of its own.
+// Tier is where an engine keeps a block. Each tier that an engine has ever used has a digest of its own. It is cumulative:
+// it holds every key whose blocks all lie in that tier or in a faster one, so that it is closed under prefixes.
 type Tier uint8
 
 // The tiers, from the fastest to the slowest.

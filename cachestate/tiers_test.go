@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -22,6 +24,50 @@ func TestWeigh(t *testing.T) {
 	} {
 		if got := Weigh(p, tt.keys); got != tt.want {
 			t.Errorf("keys %v: %v bytes, want %v", tt.keys, got, tt.want)
+		}
+	}
+}
+
+// plainWeigh weighs byte by byte: each counts by the fastest tier that holds it.
+func plainWeigh(p *Prompt, keys Held) float64 {
+	saved := 0.0
+	for at := range uint32(p.Bytes) {
+		for t, n := range keys {
+			if n > 0 && p.Offsets[n-1] > at {
+				saved += Tier(t).Weight()
+				break
+			}
+		}
+	}
+	return saved
+}
+
+func TestWeighAgreesWithPlainWeigh(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &Prompt{Bytes: 64}
+		for _, step := range rapid.SliceOfN(rapid.Uint32Range(0, 8), 1, 8).Draw(t, "steps") {
+			at := step
+			if n := len(p.Offsets); n > 0 {
+				at += p.Offsets[n-1]
+			}
+			p.Keys, p.Offsets = append(p.Keys, Key(at)), append(p.Offsets, at)
+		}
+		var keys Held
+		for tier := range keys {
+			keys[tier] = rapid.Int32Range(0, int32(len(p.Keys))).Draw(t, "keys")
+		}
+		if got, want := Weigh(p, keys), plainWeigh(p, keys); got != want {
+			t.Fatalf("offsets %v, keys %v: %v bytes, want %v", p.Offsets, keys, got, want)
+		}
+	})
+}
+
+func TestDeltaOfNoTierIsForeign(t *testing.T) {
+	x := NewTiers(DefaultGeometry())
+	_, d := published("a/e", 1, DefaultGeometry(), 7)
+	for _, tier := range []Tier{numTiers, 255} {
+		if d.Tier = tier; x.Apply(&d) != Foreign || x.Tier(tier) != nil {
+			t.Errorf("%v is taken in", tier)
 		}
 	}
 }

@@ -149,6 +149,7 @@ type answer struct {
 	finished  bool
 	ttft      time.Duration // to the first content of a stream, else to the end
 	raw       []byte
+	engine    string // that answered, as the agent says; of streams
 }
 
 // chat sends one chat completion to an agent or an engine and reads its answer.
@@ -176,7 +177,9 @@ func (r *rig) chat(ctx context.Context, addr string, body []byte, stream bool) (
 		got, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16)) // the status says enough
 		return answer{}, fmt.Errorf("post %s: %s: %s", chatRoute, resp.Status, check.Tail(string(got), 300))
 	}
-	return readStream(resp.Body, begin)
+	a, err := readStream(resp.Body, begin)
+	a.engine = resp.Header.Get("X-Kvmesh-Engine")
+	return a, err
 }
 
 // readStream reads the events of a stream; an error event is an error.

@@ -12,6 +12,7 @@ type request struct {
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *streamOptions `json:"stream_options,omitempty"`
 	CacheSalt     string         `json:"cache_salt,omitempty"`
+	TemplateArgs  map[string]any `json:"chat_template_kwargs,omitempty"`
 	Temperature   *float64       `json:"temperature,omitempty"`
 	Seed          *int           `json:"seed,omitempty"`
 }

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,7 +47,7 @@ type plan struct {
 	events   bool     // KV events
 	replay   bool     // and their replay
 	option   string   // of the agent's engine flag
-	prefix   []string // what agents are started with, as a program before theirs
+	pinned   bool     // agents run on the first CPU, engines on the second
 	external string   // host:port of an engine that runs already; "" for simulated ones
 }
 
@@ -123,9 +126,18 @@ func (r *rig) startEngine(n *node, p plan) error {
 	if err != nil {
 		return err
 	}
-	c := check.Command{Args: []string{self, engineCommand, string(text)}, Log: filepath.Join(r.dir, "engine-"+n.name+".log")}
+	c := check.Command{Args: p.pin(1, self, engineCommand, string(text)), Log: filepath.Join(r.dir, "engine-"+n.name+".log")}
 	n.engine, err = r.h.StartCommand(r.ctx, c, "engine-"+n.name)
 	return err
+}
+
+// pin returns a command that runs on one CPU, where the plan says so and the machine can.
+func (p *plan) pin(cpu int, args ...string) []string {
+	taskset, err := exec.LookPath("taskset")
+	if !p.pinned || err != nil || runtime.NumCPU() < 2 {
+		return args
+	}
+	return append([]string{taskset, "-c", strconv.Itoa(cpu)}, args...)
 }
 
 // makeCerts makes certificates for more than one agent.
@@ -142,7 +154,7 @@ func (r *rig) makeCerts() error {
 }
 
 func (r *rig) startAgent(n *node, p plan) (err error) {
-	args := append(append([]string{}, p.prefix...), r.h.Bin, "agent", "--mesh-id", "checks", "--name", n.name,
+	args := p.pin(0, r.h.Bin, "agent", "--mesh-id", "checks", "--name", n.name,
 		"--http", n.http, "--quic-bind", n.quic, "--gossip-bind", n.gossip, "--debug", n.debug,
 		"--engine", strings.TrimSpace(fmt.Sprintf("%s=http://%s %s", engineName, n.engineAddr, p.option)))
 	if len(r.nodes) > 1 {

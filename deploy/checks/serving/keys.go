@@ -46,12 +46,12 @@ func checkKeys(ctx context.Context, h *harness) error {
 		"go", "test", "-json", "-count=1", "-run", "^(" + strings.Join(pattern, "|") + ")$",
 		"./cachestate", "./internal/openai", "./forward",
 	}}.Run(ctx)
-	r, readErr := readTests(out)
-	if readErr != nil || r.passed+r.failed == 0 {
+	r, readErr := check.ReadTests(out)
+	if readErr != nil || r.Passed+r.Failed == 0 {
 		return firstError(readErr, err)
 	}
-	h.Figures.Zero("keys_tests_failed", float64(r.failed), "%d tests and subtests passed", r.passed)
-	missing := r.missing(keyTests())
+	h.Figures.Zero("keys_tests_failed", float64(r.Failed), "%d tests and subtests passed", r.Passed)
+	missing := r.Missing(keyTests())
 	h.Figures.Zero("keys_tests_missing", float64(len(missing)), "of %d named tests%s", len(keyTests()), list(missing))
 	return nil
 }

@@ -35,26 +35,3 @@ func TestBenchmarksOfOnePackageAreNamedOnce(t *testing.T) {
 		t.Errorf("benchPattern = %s, want %s", got, want)
 	}
 }
-
-func TestTestsAreCounted(t *testing.T) {
-	out := `go: downloading something
-{"Action":"run","Package":"m/p","Test":"TestA"}
-{"Action":"pass","Package":"m/p","Test":"TestA/case"}
-{"Action":"pass","Package":"m/p","Test":"TestA"}
-{"Action":"fail","Package":"m/p","Test":"TestB"}
-{"Action":"skip","Package":"m/p","Test":"TestC"}
-{"Action":"output","Package":"m/p","Test":"TestC","Output":"pass"}
-{"Action":"pass","Package":"m/q"}
-`
-	got, err := readTests(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := testResults{passed: 2, failed: 1, skipped: 1, names: []string{"p.TestA"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(testResults{})); diff != "" {
-		t.Errorf("readTests (-want +got):\n%s", diff)
-	}
-	if missing := got.missing([]string{"p.TestA", "p.TestB"}); !cmp.Equal(missing, []string{"p.TestB"}) {
-		t.Errorf("missing = %v, want p.TestB", missing)
-	}
-}

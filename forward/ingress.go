@@ -254,7 +254,10 @@ func (x *exchange) generate(route openai.Route) {
 	x.event.Decision = time.Since(parsed)
 	x.body = body
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
-	x.request = &openai.Request{Model: request.Model, Stored: request.Stored, Background: request.Background}
+	x.request = &openai.Request{
+		Model: request.Model, Stored: request.Stored, Background: request.Background,
+		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
+	}
 	x.serve(request, release)
 }
 

@@ -236,6 +236,9 @@ func TestParserMakesChunksOfIDsOnlyWhenIDsAreAskedFor(t *testing.T) {
 		for _, ev := range hidden {
 			all += ev.data
 		}
+		if !strings.Contains(all, `"reasoning":null}`) {
+			t.Errorf("deltas with text must say that there is no reasoning: %s", all)
+		}
 		if !strings.Contains(all, `"prompt_token_ids":[`) || strings.Contains(all, `"token_ids":[`) || strings.Contains(all, `"reasoning":"`) {
 			t.Errorf("include_reasoning false: want the prompt's ids, no others and no thought, got %s", all)
 		}

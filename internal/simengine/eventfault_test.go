@@ -248,6 +248,18 @@ func TestRestartResetsEveryRequestAndOldStepsStayUntold(t *testing.T) {
 	})
 }
 
+func TestStepsOfAnOldProcessAreNotPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, replay := eventRig(t, nil)
+		r.Restart()
+		synctest.Wait()
+		r.events.publish(0, time.Now(), []kvEvent{{kind: eventCleared}})
+		if got := replayed(t, replay); got != "[]" {
+			t.Errorf("replayed %s", got)
+		}
+	})
+}
+
 func TestRestartEndsRequestsThatHang(t *testing.T) {
 	for _, f := range []string{`{"hang":true}`, `{"hang_after_headers":true}`} {
 		inBubble(t, nil, func(t *testing.T, r *rig) {

@@ -154,15 +154,31 @@ func TestForcedUsageIsOnEveryChunkOfVLLM(t *testing.T) {
 
 func TestVLLMTellsTheCachedTokensOfOnePromptOnly(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, r *rig) {
-		two := `{"model":"sim-model","max_tokens":1,"prompt":["` + textOf(900) + `","other"]`
+		two := `{"model":"sim-model","max_tokens":1,"prompt":["` + textOf(900) + `","x` + textOf(400) + `"]`
 		r.ok("/v1/completions", two+"}")
-		if n := at(r.ok("/v1/completions", two+"}"), "usage", "prompt_tokens_details", "cached_tokens"); n != 0.0 {
-			t.Errorf("whole answer: %v cached, want the 0 of the last prompt", n)
+		first := r.resident(`{"model":"sim-model","prompt":"` + textOf(900) + `"}`).HitTokens
+		last := r.resident(`{"model":"sim-model","prompt":"x` + textOf(400) + `"}`).HitTokens
+		if n := at(r.ok("/v1/completions", two+"}"), "usage", "prompt_tokens_details", "cached_tokens"); n != float64(last) {
+			t.Errorf("whole answer: %v cached, want the %d of the last prompt", n, last)
 		}
 		got := r.stream("/v1/completions", two+`,"stream":true,"stream_options":{"include_usage":true}}`)
 		usage := at(decode(t, got[len(got)-2].data), "usage")
-		if n := at(usage, "prompt_tokens_details", "cached_tokens").(float64); n < 100 {
-			t.Errorf("stream: %v, want the tokens of the first prompt", usage)
+		if n := at(usage, "prompt_tokens_details", "cached_tokens"); n != float64(first) {
+			t.Errorf("stream: %v, want the %d of the first prompt", usage, first)
+		}
+	})
+}
+
+func TestCreatedCacheTokensAreThoseNotCachedBefore(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		for _, n := range []int{4000, 4000, 6000} {
+			u := at(r.ok("/v1/chat/completions", chat(n, `,"max_tokens":1`)), "usage")
+			cached := at(u, "prompt_tokens_details", "cached_tokens").(float64)
+			created := at(u, "prompt_tokens_details", "created_cache_tokens").(float64)
+			prompt := int(at(u, "prompt_tokens").(float64))
+			if int(cached+created) != prompt/16*16 {
+				t.Errorf("%v cached and %v created of %d", cached, created, prompt)
+			}
 		}
 	})
 }

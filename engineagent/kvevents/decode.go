@@ -141,8 +141,9 @@ func number(v []byte) float64 {
 	case msgp.IntType, msgp.UintType:
 		i, _, _ := msgp.ReadInt64Bytes(v)
 		return float64(i)
+	default:
+		return 0
 	}
-	return 0
 }
 
 // events reads the list of events and returns what follows it.

@@ -61,3 +61,43 @@ func appendIDs(b []byte, n int) []byte {
 	}
 	return b
 }
+
+// dict is a map whose keys and values alternate.
+type dict []any
+
+// encode writes a value of Go as msgpack. An appender writes itself.
+func encode(v any) []byte { return appendValue(nil, v) }
+
+func appendValue(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case nil:
+		return msgp.AppendNil(b)
+	case appender:
+		return v(b)
+	case int:
+		return msgp.AppendInt(b, v)
+	case uint64:
+		return msgp.AppendUint64(b, v)
+	case float64:
+		return msgp.AppendFloat64(b, v)
+	case bool:
+		return msgp.AppendBool(b, v)
+	case string:
+		return msgp.AppendString(b, v)
+	case []byte:
+		return msgp.AppendBytes(b, v)
+	case []any:
+		b = msgp.AppendArrayHeader(b, uint32(len(v)))
+		for _, item := range v {
+			b = appendValue(b, item)
+		}
+		return b
+	case dict:
+		b = msgp.AppendMapHeader(b, uint32(len(v)/2))
+		for _, item := range v {
+			b = appendValue(b, item)
+		}
+		return b
+	}
+	panic("no form for this value")
+}

@@ -84,14 +84,14 @@ func partOf(v []byte) string {
 	if s, ok := text(v); ok {
 		return string(s)
 	}
-	if id, offset, ok := medium(v); ok {
+	if id, offset, ok := mediaKey(v); ok {
 		return id + "\x00" + strconv.FormatInt(offset, 10)
 	}
 	return string(v)
 }
 
-// medium reads a pair of identifier and offset.
-func medium(v []byte) (id string, offset int64, ok bool) {
+// mediaKey reads a pair of identifier and offset.
+func mediaKey(v []byte) (id string, offset int64, ok bool) {
 	n, p, ok := list(v)
 	if !ok || n != 2 {
 		return "", 0, false

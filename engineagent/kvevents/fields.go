@@ -123,14 +123,13 @@ func (e *wireEvent) setStoredAt(i int, v []byte) {
 func (e *wireEvent) setMetadata(p []byte) {
 	e.showsExtras = true
 	n, p, err := msgp.ReadMapHeaderBytes(p)
+	if err != nil {
+		return
+	}
 	for range n {
-		var key, v []byte
-		if key, p, err = take(p, fieldDepth+1); err != nil {
-			return
-		}
-		if v, p, err = take(p, fieldDepth+1); err != nil {
-			return
-		}
+		var key, v []byte // whole, as p is
+		key, p, _ = take(p, fieldDepth+1)
+		v, p, _ = take(p, fieldDepth+1)
 		if name, _ := text(key); string(name) == "cache_salt" {
 			e.salt = v
 		}

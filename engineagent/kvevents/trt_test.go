@@ -68,7 +68,7 @@ func describeDrained(d Drained) string {
 			if i > 0 {
 				s += ", "
 			}
-			s += describeEvent(&e)
+			s += eventWords(&e)
 		}
 	}
 	return s

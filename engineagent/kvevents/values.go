@@ -45,8 +45,9 @@ func readHash(p []byte) (h uint64, rest []byte, ok bool) {
 			h = h<<8 | uint64(c)
 		}
 		return h, rest, err == nil
+	default:
+		return 0, nil, false
 	}
-	return 0, nil, false
 }
 
 // readTokens reads a list of token ids; nil is an empty one.

@@ -71,7 +71,7 @@ type Config struct {
 	// CachedTokens reports cached tokens in usage, as --enable-prompt-tokens-details (vLLM) and --enable-cache-report
 	// (SGLang) do. TensorRT-LLM reports them always.
 	CachedTokens bool
-	// ForceIncludeUsage ends every stream with usage (vLLM's --enable-force-include-usage).
+	// ForceIncludeUsage ends every stream with usage (vLLM's --enable-force-include-usage, which puts it on every chunk too).
 	ForceIncludeUsage bool
 	// TokenIDs says that this version knows return_token_ids. When false the field is ignored, and vLLM's explicit nulls
 	// are not there either.
@@ -94,8 +94,8 @@ type Config struct {
 	KeepAlive time.Duration
 	// MaxBodyBytes bounds a request body; larger ones get 413.
 	MaxBodyBytes int64
-	// Seed makes block hashes and injected errors repeatable. 0 draws a seed in New: like vLLM, block hashes then differ
-	// from process to process. SGLang's hashes never depend on it.
+	// Seed makes block hashes and injected errors repeatable. 0 draws a seed in New and in Restart: block hashes then differ
+	// from process to process, as in vLLM before 0.32 without PYTHONHASHSEED. SGLang's hashes never depend on it.
 	Seed uint64
 	// Logger receives what the engine has to say; it never logs prompts. Nil discards.
 	Logger *slog.Logger

@@ -41,6 +41,15 @@ func (m *Mirror) Overlap(keys []Key) int {
 	return len(keys)
 }
 
+// Rest returns the tokens that ended sequences left behind a resident key: an answer, and what lay behind the last key of
+// its prompt. A prompt that goes on from there repeats them, more or less.
+func (m *Mirror) Rest(k Key) int {
+	if e := m.keys[k]; e != nil && e.rest != nil {
+		return int(e.rest.tokens)
+	}
+	return 0
+}
+
 // SetCapacity says how many tokens the cache has, and evicts what is beyond.
 func (m *Mirror) SetCapacity(tokens int64) {
 	m.capacity = max(tokens, 0)

@@ -55,7 +55,7 @@ type Booking struct {
 	entry                        // guarded by agent.mu
 	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
 	lessons    lessons           // what its answer is to teach. Guarded by agent.mu
-	estimate   cachestate.Estimate
+	expected   overlap
 	output     int           // contents so far. Guarded by agent.mu
 	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
@@ -165,7 +165,7 @@ func (a *Agent) expectLocked(ad *Admission, perToken float64) overlap {
 // measure notes what p weighs when o of it is resident.
 func (b *Booking) measure(p *cachestate.Prompt, o overlap) {
 	b.withKeys, b.bytes = true, p.Bytes
-	b.prompt, b.overlap, b.estimate = o.prompt, min(o.tokens, o.prompt), o.estimate
+	b.prompt, b.overlap, b.expected = o.prompt, min(o.tokens, o.prompt), o
 	b.newTokens = max(int(float64(b.prompt)-o.saved), 1)
 	if b.prompt > 0 {
 		b.share = float64(b.overlap) / float64(b.prompt)

@@ -26,11 +26,14 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	if !b.withKeys {
 		return
 	}
+	if known {
+		a.cache.repeated(b.expected, cached)
+	}
 	if known && a.blocks != nil {
-		a.blocks.Observe(b.estimate, cached)
+		a.blocks.Observe(b.expected.estimate, cached)
 	}
 	if a.evidence.heard(known); known {
-		p := prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack, blocks: b.estimate.Tokens > 0}
+		p := prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack, blocks: b.expected.estimate.Tokens > 0}
 		a.judgeLocked(p, cached, now)
 	}
 }
@@ -38,7 +41,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 // predicted returns the overlap that was predicted, in the tokens of a prompt that turned out to have so many: what is
 // known of blocks is in tokens, what the mirror knows is a share.
 func (b *Booking) predicted(prompt int) int {
-	if b.estimate.Tokens > 0 {
+	if b.expected.estimate.Tokens > 0 {
 		return min(b.overlap, prompt)
 	}
 	return int(b.share * float64(prompt))

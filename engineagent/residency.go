@@ -18,6 +18,7 @@ type cache struct {
 	maxKeys     int                // what a digest takes
 	used        bool               // a request was started in the mirror
 	muted       bool               // the mirror's keys are not to be advertised
+	repeat      float64            // share of an answer that the next prompt repeats; running mean
 
 	engine   engine.ID
 	geometry cachestate.Geometry
@@ -112,6 +113,8 @@ type overlap struct {
 	tokens   int                 // that the engine need not compute
 	saved    float64             // the same, each token with the weight of its tier
 	prompt   int                 // the prompt's length in tokens
+	sure     int                 // of tokens, those that do not rest on the answer before being repeated
+	rest     int                 // tokens of that answer; 0 when there is none
 	exact    bool                // that length is the engine's own
 }
 
@@ -131,10 +134,22 @@ func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
 	}
 	n := c.mirror.Overlap(p.Keys)
 	if n > o.keys && (c.blocks == nil || !c.blocks.Known(p.Keys[n-1])) {
-		tokens := min(p.Tokens(n, bytesPerToken), o.prompt)
-		o = overlap{keys: n, tokens: tokens, saved: float64(tokens), prompt: o.prompt, exact: o.exact}
+		o = overlap{keys: n, sure: min(p.Tokens(n, bytesPerToken), o.prompt), prompt: o.prompt, exact: o.exact}
+		if n < len(p.Keys) {
+			o.rest = c.mirror.Rest(p.Keys[n-1])
+		}
+		o.tokens = min(o.sure+int(c.repeat*float64(o.rest)), o.prompt)
+		o.saved = float64(o.tokens)
 	}
 	return o
+}
+
+// repeated takes how many tokens were cached of a prompt that the mirror's overlap was made for.
+func (c *cache) repeated(o overlap, cached int) {
+	if o.rest > 0 {
+		share := float64(cached-o.sure) / float64(o.rest)
+		c.repeat += (min(max(share, 0), 1) - c.repeat) / 8
+	}
 }
 
 func (c *cache) start(p *cachestate.Prompt, bytesPerToken float64) *cachestate.Lease {

@@ -1,5 +1,5 @@
-// Package simengine is a simulated inference engine: the stand-in for vLLM, SGLang and TensorRT-LLM in tests, the demo
-// and benchmarks. It computes nothing, but behaves like the real servers wherever a router can notice, and is meant to
+// Package simengine is a simulated inference engine: the stand-in for vLLM, SGLang, TensorRT-LLM and llama.cpp in tests,
+// the demo and benchmarks. It computes nothing, but behaves like the real servers wherever a router can notice, and is meant to
 // be no easier to live with than they are. It parses, renders and hashes by itself and imports nothing of kvmesh, so
 // that a shared mistake cannot hide: it is the twin of the code under test.
 //
@@ -32,7 +32,7 @@
 //
 // KV events: one batch a step, removed before stored, every physical copy reported, tokens of blocks that a window skips;
 // nothing from an idle vLLM, not even that its cache was cleared; SGLang's one event a page and AllBlocksCleared at once
-// when it starts and is flushed, its wire hashes bit by bit, vLLM's random ones; ZMQ PUB and replay over ZMTP 3.0 in the
+// when it starts and is flushed, its wire hashes bit by bit, vLLM's seeded ones; ZMQ PUB and replay over ZMTP 3.0 in the
 // old and new reply forms, or TensorRT-LLM's polled JSON. EventFaults loses, repeats and swaps batches, cuts connections
 // and forgets what could be replayed.
 //
@@ -43,12 +43,18 @@
 // each 20 ms + 0.1 ms × batch, times 1.5 while any request waits for its first token. All is divided by Speed. A request
 // joins the decode batch at the next step.
 //
+// # For tests
+//
+// Resident, Blocks, Stats, SetFaults and Restart are also on the routes /sim/resident, /sim/blocks, /sim/stats, /sim/faults
+// and /sim/restart, which no fault and no API key stops.
+//
 // # Simplified
 //
-// A block goes to the host tier in no time when it is evicted. There is no chunked prefill: an aborted prefill leaves nothing in the cache. The groups of a hybrid model share one
-// pool with CapacityTokens for each group. SGLang's and TensorRT-LLM's trees are played by the same block pool without
-// copies, evicted in order of release. SGLang 0.5.23 reports cached tokens also at 0, and stores of a chain in one event.
-// Chunks never carry two tokens, as they do when a real engine's front end lags. Answers never call tools; stop strings, sampling, logprobs, priorities, structured
-// output, stored responses and background responses are not there. An image is 64 tokens made from the hash of its
-// URL. Time to first token is a histogram of one bucket. There is one data-parallel rank.
+// A block goes to the host tier in no time when it is evicted. There is no chunked prefill: an aborted prefill leaves
+// nothing in the cache. The groups of a hybrid model share one pool with CapacityTokens for each group. SGLang's,
+// TensorRT-LLM's and llama.cpp's caches are played by the same block pool without copies, evicted in order of release.
+// SGLang 0.5.23 reports cached tokens also at 0, and stores a chain of pages in one event. Chunks never carry two tokens,
+// as they do when a real engine's front end lags. Answers never call tools; stop strings, sampling, logprobs, priorities,
+// structured output, stored responses and background responses are not there. An image is 64 tokens made from the hash
+// of its URL. Time to first token is a histogram of one bucket. There is one data-parallel rank.
 package simengine

@@ -17,7 +17,6 @@ import (
 // asks for nothing.
 type capability struct {
 	chat, completion []string   // names of token id fields that its request schemas have
-	told             bool       // by the schema itself
 	info             serverInfo // SGLang's flags; the version of every kind that tells it
 }
 
@@ -30,35 +29,33 @@ const (
 	// maxSchemaBytes bounds /openapi.json: vLLM 0.32 has 270 KB.
 	maxSchemaBytes = 4 << 20
 	// schemaTimeout bounds the wait for it: an engine makes it when it is first asked.
-	schemaTimeout = 10 * time.Second
+	schemaTimeout = 20 * time.Second
 )
 
-// findCapability asks the engine what it can be asked for: its schema knows, else its version. An engine that works is not
-// asked for the schema, since making it the first time holds up all its streams: 1.4 s in vLLM 0.32 on a slow core. settled
-// says that asking again would tell no more.
+// findCapability asks the engine what it can be asked for: its version tells, its schema where that does not. Making the
+// schema the first time holds up all streams of an engine (1.4 s in vLLM 0.32 on a slow core, 8 s on a crowded one), so that
+// one that works is not asked for it. settled says that asking again would tell no more.
 func (a *Agent) findCapability(ctx context.Context, kind engine.Kind, idle bool) (c capability, settled bool) {
 	if kind != engine.KindVLLM && kind != engine.KindSGLang {
 		return capability{}, true
 	}
 	info := a.aboutItself(ctx, kind)
-	c = newestOf(kind)
-	if !knownSince(kind).atMost(info.Version) {
-		c = capability{}
+	if knownSince(kind).atMost(info.Version) {
+		c = newestOf(kind)
+		c.info = info
+		return c, true
 	}
-	c.info = info
 	if !idle {
-		return c, false
+		return capability{info: info}, false
 	}
 	body, err := a.fetch(ctx, question{
 		method: http.MethodGet, path: "/openapi.json", limit: maxSchemaBytes, timeout: schemaTimeout,
 	})
 	if err != nil { // it may be turned off, and vLLM's Rust front end has none
-		return c, refused(err)
+		return capability{info: info}, refused(err)
 	}
-	if schema := parseSchema(body); schema.told {
-		schema.info = info
-		return schema, true
-	}
+	c = parseSchema(body)
+	c.info = info
 	return c, true
 }
 
@@ -141,11 +138,10 @@ func parseSchema(body []byte) (c capability) {
 		return capability{}
 	}
 	fields := func(name string) (out []string) {
-		s, found := page.Components.Schemas[name]
-		if !found { // where answers and requests have schemas of their own
-			s, found = page.Components.Schemas[name+"-Input"]
+		s, ok := page.Components.Schemas[name]
+		if !ok { // where answers and requests have schemas of their own
+			s = page.Components.Schemas[name+"-Input"]
 		}
-		c.told = c.told || found
 		for _, f := range []string{fieldTokenIDs, fieldPromptIDs} {
 			if _, has := s.Properties[f]; has {
 				out = append(out, f)

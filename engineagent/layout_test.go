@@ -17,7 +17,7 @@ import (
 	"github.com/kvmesh/kvmesh/internal/simengine"
 )
 
-const seenByTokenize = openai.LayoutToolsFirst | openai.LayoutEffortHead | openai.LayoutNoDocuments
+const seenByTokenize = openai.LayoutToolsFirst | openai.LayoutEffortHead | openai.LayoutNoDocuments | openai.LayoutHeadLast
 
 func TestLayoutsOfSimulatedEnginesAreFound(t *testing.T) {
 	tests := []struct {
@@ -27,7 +27,7 @@ func TestLayoutsOfSimulatedEnginesAreFound(t *testing.T) {
 		{simengine.TemplatePlain, layoutFinding{}},
 		{simengine.TemplateToolsFirst, layoutFinding{layout: openai.LayoutToolsFirst}},
 		{simengine.TemplateDropsThoughts, layoutFinding{dropsThoughts: true}},
-		{simengine.TemplateToolsInLastUser, layoutFinding{unstable: true}},
+		{simengine.TemplateToolsInLastUser, layoutFinding{layout: openai.LayoutHeadLast, unstable: true}},
 		{simengine.TemplateDated, layoutFinding{layout: openai.LayoutEffortHead}},
 	}
 	for _, kind := range []string{simengine.KindVLLM, simengine.KindSGLang} {
@@ -237,7 +237,20 @@ func TestLayoutsAreFoundByWhereRenderingsPart(t *testing.T) {
 			*last = toolText(r) + "\n" + r.Messages[0].Content + "\n\n" + *last
 			r.Tools, r.Messages = nil, r.Messages[1:]
 			return chatOf(r, "", true)
-		}, layoutFinding{layout: openai.LayoutToolsFirst, unstable: true}, false},
+		}, layoutFinding{layout: openai.LayoutToolsFirst | openai.LayoutHeadLast, unstable: true}, false},
+		{"system text in the last question, tools at the head", func(r *fakeRequest) string {
+			head := turn("tools", toolText(r))
+			last := &r.Messages[lastUserOf(r)].Content
+			*last = r.Messages[0].Content + "\n\n" + *last
+			r.Tools, r.Messages = nil, r.Messages[1:]
+			return chatOf(r, head, true)
+		}, layoutFinding{layout: openai.LayoutToolsFirst | openai.LayoutHeadLast, unstable: true}, false},
+		{"system text in the first question, tools in the last", func(r *fakeRequest) string {
+			r.Messages[lastUserOf(r)].Content = toolText(r) + "\n" + r.Messages[lastUserOf(r)].Content
+			r.Messages[1].Content = r.Messages[0].Content + "\n\n" + r.Messages[1].Content
+			r.Tools, r.Messages = nil, r.Messages[1:]
+			return chatOf(r, "", true)
+		}, layoutFinding{unstable: true}, false},
 		{"tools at the very end", func(r *fakeRequest) string {
 			tools := toolText(r)
 			r.Tools = nil
@@ -371,16 +384,19 @@ func TestWhatIsRefusedStaysUnknown(t *testing.T) {
 		want   layoutFinding
 	}{
 		{"tools", deny(func(r *fakeRequest) bool { return len(r.Tools) > 0 }), layoutFinding{
-			layout: openai.LayoutNoDocuments, known: openai.LayoutNoDocuments | openai.LayoutEffortHead, unstable: true,
+			layout: openai.LayoutNoDocuments | openai.LayoutHeadLast, unstable: true,
+			known: openai.LayoutNoDocuments | openai.LayoutEffortHead | openai.LayoutHeadLast,
 		}},
 		{"documents", deny(func(r *fakeRequest) bool { return len(r.Options.Documents) > 0 }), layoutFinding{
-			known: openai.LayoutToolsFirst | openai.LayoutEffortHead, unstable: true,
+			layout: openai.LayoutHeadLast, unstable: true,
+			known: openai.LayoutToolsFirst | openai.LayoutEffortHead | openai.LayoutHeadLast,
 		}},
 		{"one effort", deny(func(r *fakeRequest) bool { return r.Options.Effort == "high" }), layoutFinding{
-			layout: openai.LayoutNoDocuments, known: openai.LayoutNoDocuments | openai.LayoutToolsFirst, unstable: true,
+			layout: openai.LayoutNoDocuments | openai.LayoutHeadLast, unstable: true,
+			known: openai.LayoutNoDocuments | openai.LayoutToolsFirst | openai.LayoutHeadLast,
 		}},
 		{"a second turn", deny(func(r *fakeRequest) bool { return len(r.Messages) > 2 }), layoutFinding{
-			layout: openai.LayoutNoDocuments, known: seenByTokenize,
+			layout: openai.LayoutNoDocuments, known: seenByTokenize &^ openai.LayoutHeadLast,
 		}},
 		{"another system text", deny(func(r *fakeRequest) bool { return r.Messages[0].Content == otherSystem }), layoutFinding{
 			layout: openai.LayoutNoDocuments, known: openai.LayoutNoDocuments,
@@ -449,20 +465,23 @@ func TestTextsOfTheProbeShareNoThreeWords(t *testing.T) {
 }
 
 func TestEngineIsExaminedWhileItIsIdle(t *testing.T) {
-	a := simAgent(t, func(c *simengine.Config) { c.Template = simengine.TemplateToolsInLastUser })
+	a := simAgent(t, func(c *simengine.Config) {
+		c.Template, c.Version = simengine.TemplateToolsInLastUser, "dev" // only its schema tells
+	})
 	cards := []card{{ID: "sim-model", OwnedBy: "vllm"}}
 	a.noteDescription(engine.KindVLLM, cards, serverInfo{})
 	a.mu.Lock()
 	a.report.running = 1
 	a.mu.Unlock()
-	if a.examine(t.Context()) || len(a.capability.chat) == 0 || a.layout.unstable {
+	if a.examine(t.Context()) || len(a.capability.chat) > 0 || a.layout.unstable {
 		t.Errorf("a working engine: capability %+v, layout %+v", a.capability, a.layout)
 	}
 	a.mu.Lock()
 	a.report.running = 0
 	a.mu.Unlock()
-	if !a.examine(t.Context()) || !a.capability.told || !a.layout.unstable || !a.cache.muted {
-		t.Errorf("an idle engine: capability %+v, layout %+v, muted %v", a.capability, a.layout, a.cache.muted)
+	if !a.examine(t.Context()) || len(a.capability.chat) == 0 || !a.layout.unstable ||
+		!a.Engine().Models[0].HasLayout {
+		t.Errorf("an idle engine: capability %+v, layout %+v, engine %+v", a.capability, a.layout, a.Engine())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/simengine"
 )
 
 func page(t testing.TB, name string) []byte {
@@ -199,6 +200,23 @@ func BenchmarkParseMetrics(b *testing.B) {
 	for b.Loop() {
 		if _, _, err := parseMetrics(text, ""); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestLoadOfSimulatedEnginesIsRead(t *testing.T) {
+	for _, kind := range []string{
+		simengine.KindVLLM, simengine.KindSGLang, simengine.KindTRTLLM, simengine.KindOther,
+	} {
+		a := simAgent(t, func(c *simengine.Config) {
+			c.Kind, c.MaxRunning, c.MaxContext, c.CapacityTokens = kind, 4, 16000, 64000
+		})
+		r, got, err := a.askLoad(t.Context(), engine.Kind(kind))
+		if err != nil || string(got) != kind || r.running != 0 || r.waiting != 0 || r.capacityTokens != 64000 {
+			t.Errorf("%s: kind %q, reading %+v, error %v", kind, got, r, err)
+		}
+		if kind == simengine.KindOther && r.maxRunning != 4 {
+			t.Errorf("%d slots, want 4", r.maxRunning)
 		}
 	}
 }

@@ -36,8 +36,8 @@ var (
 	errEvents = errors.New("its events are not a list")
 )
 
-// Decode reads one payload. Events of unknown types, and events that are not as they should be, are left out and counted.
-// An error says that the payload as a whole is broken or beyond the bounds; the batch then holds no events.
+// Decode reads one payload. Events of unknown types, and events that are not as they should be, are left out and
+// counted. An error says that the payload as a whole is broken or beyond the bounds; the batch then holds no events.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	*b = Batch{Events: reuse(b.Events)}
 	d.hashes, d.extras, d.tokens = reuse(d.hashes), reuse(d.extras), reuse(d.tokens)

@@ -198,8 +198,8 @@ func (e *wireEvent) items() int {
 	return hashes + tokens
 }
 
-// tierOf reads where blocks lie. The names are the engines' own and more may come: what is neither the GPU nor the host's
-// memory is slower than both.
+// tierOf reads where blocks lie. The names are the engines' own and more may come: what is neither the GPU nor the
+// host's memory is slower than both.
 func tierOf(medium []byte) (t cachestate.Tier, ok bool) {
 	if missing(medium) {
 		return cachestate.TierGPU, true
@@ -214,7 +214,8 @@ func tierOf(medium []byte) (t cachestate.Tier, ok bool) {
 	return cachestate.TierDisk, ok
 }
 
-// groupKindOf reads what a cache group holds. Releases that do not say have one group, or more of which nothing is known.
+// groupKindOf reads what a cache group holds. Releases that do not say have one group, or more of which nothing is
+// known.
 func groupKindOf(spec []byte, group int) cachestate.GroupKind {
 	if missing(spec) && group == 0 {
 		return cachestate.GroupFull

@@ -37,7 +37,10 @@ func TestFormsOfEvents(t *testing.T) {
 		{"8 fields, adapter", stored(listOf(7), nil, listOf(1, 2), 2, 3, "GPU", "ad"), one + ", extras {ad}"},
 		{"8 fields, metadata without a salt", stored(listOf(7), nil, listOf(1, 2), 2, nil, "GPU", dict{"x", 1}), shown},
 		{"9 fields", stored(listOf(7), nil, listOf(1, 2), 2, nil, "GPU", nil, listOf(nil)), shown + " {}"},
-		{"9 fields, no extra keys but an adapter", stored(listOf(7), nil, listOf(1, 2), 2, 1, "GPU", "ad", nil), shown + " {ad}"},
+		{
+			"9 fields, no extra keys but an adapter", stored(listOf(7), nil, listOf(1, 2), 2, 1, "GPU", "ad", nil),
+			shown + " {ad}",
+		},
 		{
 			"10 fields", stored(listOf(7), nil, listOf(1, 2), 2, nil, "GPU", nil, nil, 1),
 			"stored 7, tokens 1 2 by 2, gpu, group 1 other, shows extras",
@@ -63,17 +66,24 @@ func TestFormsOfEvents(t *testing.T) {
 		},
 		{"map16", func(b []byte) []byte {
 			b = append(b, 0xde, 0, 2)
-			return append(append(b, encode("type")...), append(encode("BlockRemoved"), append(encode("block_hashes"), 0x91, 9)...)...)
+			for _, text := range []string{"type", "BlockRemoved", "block_hashes"} {
+				b = msgp.AppendString(b, text)
+			}
+			return append(b, 0x91, 9)
 		}, "removed 9, gpu, group 0"},
 		{"map, local", mapped("locality", "LOCAL"), shown},
 		{"map, remote", mapped("locality", "REMOTE"), "1 remote"},
 		{"map, removed elsewhere", dict{"type", "BlockRemoved", "block_hashes", listOf(1), "locality", "REMOTE"}, "1 remote"},
 		{"map, adapter and salt", mapped("lora_name", "ad", "cache_salt", "salt"), shown + " {ad;salt}"},
-		{"the last of two fields counts", mapped("block_size", 1, "block_size", 4), strings.Replace(shown, "by 2", "by 4", 1)},
+		{
+			"the last of two fields counts", mapped("block_size", 1, "block_size", 4),
+			strings.Replace(shown, "by 2", "by 4", 1),
+		},
 
 		{
 			"hashes of every width", listOf("BlockRemoved", listOf(0, -1, -200, 1<<40, -1<<40, uint64(math.MaxUint64))),
-			"removed 0 18446744073709551615 18446744073709551416 1099511627776 18446742974197923840 18446744073709551615, gpu, group 0",
+			"removed 0 18446744073709551615 18446744073709551416 1099511627776 18446742974197923840 18446744073709551615, " +
+				"gpu, group 0",
 		},
 		{
 			"hashes as digests", listOf("BlockRemoved", listOf(digest, digest[:16], digest[:8], digest[6:8], []byte{})),
@@ -84,7 +94,8 @@ func TestFormsOfEvents(t *testing.T) {
 			"stored 7 after 72623859790382856, tokens 1 2 by 2, gpu, group 0 full",
 		},
 		{
-			"tokens of every width", stored(listOf(7), nil, listOf(127, 128, 300, 70_000, uint64(math.MaxUint32), -1, math.MinInt32), 7),
+			"tokens of every width", stored(listOf(7), nil,
+				listOf(127, 128, 300, 70_000, uint64(math.MaxUint32), -1, math.MinInt32), 7),
 			"stored 7, tokens 127 128 300 70000 4294967295 4294967295 2147483648 by 7, gpu, group 0 full",
 		},
 		{"pairs of tokens", stored(listOf(7), nil, listOf(listOf(1, 2), listOf(2, -1)), 2), fmt.Sprintf(
@@ -105,7 +116,10 @@ func TestFormsOfEvents(t *testing.T) {
 			strings.Replace(shown, "group 0 full", "group 0 sliding 64", 1),
 		},
 		{"kind, mamba", mapped("kv_cache_spec_kind", "mamba"), strings.Replace(shown, "full", "mamba", 1)},
-		{"kind, chunked", mapped("kv_cache_spec_kind", "chunked_local_attention"), strings.Replace(shown, "full", "other", 1)},
+		{
+			"kind, chunked", mapped("kv_cache_spec_kind", "chunked_local_attention"),
+			strings.Replace(shown, "full", "other", 1),
+		},
 		{"kind, cross", mapped("kv_cache_spec_kind", "cross_attention"), strings.Replace(shown, "full", "other", 1)},
 		{"kind, unknown", mapped("kv_cache_spec_kind", "unknown"), strings.Replace(shown, "full", "other", 1)},
 		{"kind, nil", mapped("kv_cache_spec_kind", nil), shown},
@@ -159,7 +173,8 @@ func TestOddEventsAreSkippedAlone(t *testing.T) {
 		dict{"type", 1},
 		dict{"block_hashes", listOf(1)},
 		dict{1, 2},
-		listOf("BlockStored"), listOf("BlockStored", listOf(7)), listOf("BlockStored", listOf(7), nil), listOf("BlockRemoved"),
+		listOf("BlockStored"), listOf("BlockStored", listOf(7)), listOf("BlockStored", listOf(7), nil),
+		listOf("BlockRemoved"),
 		dict{"type", "BlockStored", "block_hashes", listOf(7), "block_size", 1},
 		good(1, nil), good(1, 7), good(1, listOf(nil)), good(1, listOf("seven")), good(1, listOf(1.5)), good(1, dict{1, 2}),
 		good(2, "six"), good(2, listOf(6)), good(3, 1), good(3, listOf("one", 2)), good(3, listOf(nil, 2)), good(3, dict{}),
@@ -200,7 +215,11 @@ func TestFormsOfBatches(t *testing.T) {
 			dict{"x", events, "data_parallel_rank", nil, 7, 8, "events", events, "ts", 1.5},
 			"at 1.5 no rank | cleared",
 		},
-		{"map with events twice", dict{"events", listOf(1, listOf("AllBlocksCleared")), "events", events}, "at 0 no rank | cleared"},
+		{
+			"map with events twice",
+			dict{"events", listOf(1, listOf("AllBlocksCleared")), "events", events},
+			"at 0 no rank | cleared",
+		},
 	} {
 		if got := decoded(t, encode(tt.batch)); got != tt.want {
 			t.Errorf("%s:\n got  %s\n want %s", tt.name, got, tt.want)

@@ -1,209 +1,229 @@
 package kvevents
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
-	"strconv"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 )
 
 // Drained is one answer of TensorRT-LLM's POST /kv_cache_events, which hands every event out once.
 type Drained struct {
-	// Rank and Events are those of each rank in the answer, in order.
+	// Ranks are the ranks of which there is something to say.
 	Ranks []RankEvents
-	// Gap says that events were lost before this answer; Restarted that another process gave it.
+	// Restarted says that another process gave this answer: nothing holds that was known of any rank. Gap says that
+	// some rank has one.
 	Gap, Restarted bool
+	Skipped        int // events of unknown types, and events that are not as they should be
 }
 
-// RankEvents are the events of one data-parallel rank.
+// RankEvents are the events of one data-parallel rank, in order.
 type RankEvents struct {
 	Rank   int
+	Gap    bool // what was known of the rank before these events does not hold: some were lost
 	Events []cachestate.BlockEvent
 }
 
 // Drainer reads TensorRT-LLM's answers one after the other. It is for one goroutine.
 type Drainer struct {
-	begun   bool
-	next    int64 // number of the event that is expected
-	windows []int // attention windows seen, the largest first: each is a cache group
+	// BlockTokens is the engine's tokens_per_block. Where it is 0, single blocks wait until events tell whole ones from
+	// parts of one.
+	BlockTokens int
+
+	block   int          // the same, as events told it
+	ids     map[int]*IDs // of each rank
+	windows []window     // each is a cache group; the first is the largest
+	tiers   tierSet      // in which blocks have lain
+	waiting []waitingBlock
 }
 
-// trtEvent is one event as TensorRT-LLM writes it. Fields that later versions add are ignored.
-type trtEvent struct {
-	ID     int64 `json:"event_id"`
-	Window int   `json:"window_size"`
-	Rank   int   `json:"attention_dp_rank"`
-	Data   struct {
-		Type   string     `json:"type"`
-		Parent *trtHash   `json:"parent_hash"`
-		Blocks []trtBlock `json:"blocks"`
-		Hashes []trtHash  `json:"block_hashes"`
-		Hash   trtHash    `json:"block_hash"`
-		Level  *struct {
-			Old int `json:"old_value"`
-			New int `json:"new_value"`
-		} `json:"cache_level"`
-	} `json:"data"`
+// window is what tells cache groups apart: newer versions number them, older ones have one for each attention window.
+type window struct {
+	tokens int // 0 when it is not said
+	layers int // layer_group_id; -1 when it is not said
 }
 
-type trtBlock struct {
-	Hash   trtHash `json:"block_hash"`
-	Level  int     `json:"cache_level"`
-	Salt   string  `json:"cache_salt"`
-	Tokens []struct {
-		ID    uint32 `json:"token_id"`
-		Extra uint64 `json:"token_extra_id"`
-	} `json:"tokens"`
+// waitingBlock is a block of which it is not known whether it is a whole one.
+type waitingBlock struct {
+	rank  int
+	event cachestate.BlockEvent
 }
 
-// trtHash is a hash as a number, signed or not, or as hexadecimal digits of which the last 16 count.
-type trtHash uint64
+// Bounds of one answer. Engines keep thousands of events.
+const (
+	maxDrained = 1 << 18
+	maxWindows = 64
+	maxWaiting = 256 // of so many single blocks the longest is a whole one
+)
 
-// UnmarshalJSON accepts every form.
-func (h *trtHash) UnmarshalJSON(b []byte) error {
-	if len(b) > 1 && b[0] == '"' {
-		digits := string(b[1 : len(b)-1])
-		v, err := strconv.ParseUint(digits[max(0, len(digits)-16):], 16, 64)
-		*h = trtHash(v)
-		return err
-	}
-	if v, err := strconv.ParseInt(string(b), 10, 64); err == nil {
-		*h = trtHash(v)
-		return nil
-	}
-	v, err := strconv.ParseUint(string(b), 10, 64)
-	*h = trtHash(v)
-	return err
+var errDrained = errors.New("it is not a list of KV events")
+
+// IDs follows the numbers of events, which begin at 0 in every process and grow by one.
+type IDs struct {
+	begun bool
+	next  int64
 }
 
-var errDrained = errors.New("not a list of KV events")
+// Next takes the number of the next event. gap says that events before it were not seen, restart that another process
+// counts.
+func (i *IDs) Next(id int64) (gap, restart bool) {
+	restart = i.restarts(id)
+	gap = id > i.next && !restart || id > 0 && restart
+	i.begun, i.next = true, id+1
+	return gap, restart
+}
 
-// Parse reads one answer. Events of unknown types, and those that are not as they should be, are left out.
+func (i *IDs) restarts(id int64) bool { return i.begun && id < i.next }
+
+// Parse reads one answer. Events of unknown types, and those that are not as they should be, are left out and counted.
 func (d *Drainer) Parse(body []byte) (Drained, error) {
-	if len(body) > MaxPayload {
-		return Drained{}, fmt.Errorf("parse drained KV events: %w", errBounds)
-	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(body, &list); err != nil {
-		return Drained{}, fmt.Errorf("parse drained KV events: %w", errors.Join(errDrained, err))
-	}
 	var out Drained
-	for _, raw := range list {
-		var e trtEvent
-		if json.Unmarshal(raw, &e) != nil || e.Rank < 0 || e.Rank >= maxSources {
-			continue
+	list, err := envelopes(body, &out)
+	if err != nil {
+		return Drained{}, fmt.Errorf("parse drained KV events: %w", err)
+	}
+	if d.restarted(list) {
+		*d = Drainer{BlockTokens: d.BlockTokens}
+		out.Restarted = true
+	}
+	if d.ids == nil {
+		d.ids = map[int]*IDs{}
+	}
+	regrouped := d.group(list)
+	for i := range list {
+		e := &list[i]
+		if d.ids[e.Rank] == nil {
+			d.ids[e.Rank] = &IDs{}
 		}
-		d.number(&out, e.ID)
-		for _, ev := range d.events(&e) {
-			out.add(e.Rank, ev)
+		if gap, restart := d.ids[e.Rank].Next(*e.ID); gap || restart {
+			d.lose(&out, e.Rank)
+		}
+		if !d.event(&out, e) {
+			out.Skipped++
 		}
 	}
+	if regrouped {
+		for rank := range d.ids {
+			out.rank(rank).Gap, out.Gap = true, true
+		}
+	}
+	slices.SortFunc(out.Ranks, func(a, b RankEvents) int { return cmp.Compare(a.Rank, b.Rank) })
 	return out, nil
 }
 
-// number follows the numbers of events, which begin at 0 in every process.
-func (d *Drainer) number(out *Drained, id int64) {
-	switch {
-	case !d.begun:
-		out.Gap = id > 0 // somebody else has read what was before, or it is lost
-	case id < d.next:
-		*out = Drained{Restarted: true}
-	case id > d.next:
-		*out = Drained{Gap: true, Restarted: out.Restarted}
+// envelopes reads the list of events, but not yet what they say.
+func envelopes(body []byte, out *Drained) (list []trtEvent, err error) {
+	if len(body) > MaxPayload {
+		return nil, errBounds
 	}
-	d.begun, d.next = true, id+1
+	if string(bytes.TrimSpace(body)) == "null" { // what an engine without events says
+		return nil, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, errors.Join(errDrained, err)
+	}
+	for d.More() {
+		if len(list)+out.Skipped == maxDrained {
+			return nil, fmt.Errorf("more than %d events", maxDrained)
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, errors.Join(errDrained, err)
+		}
+		var e trtEvent
+		if json.Unmarshal(raw, &e) != nil || !e.valid() {
+			out.Skipped++
+			continue
+		}
+		list = append(list, e)
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, errors.Join(errDrained, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: more follows", errDrained)
+	}
+	return list, nil
 }
 
-func (o *Drained) add(rank int, e cachestate.BlockEvent) {
+// restarted reports whether another process gave an answer: the first number of a rank is one that was there already.
+func (d *Drainer) restarted(list []trtEvent) bool {
+	seen := map[int]bool{}
+	for i := range list {
+		e := &list[i]
+		if ids := d.ids[e.Rank]; ids != nil && !seen[e.Rank] && ids.restarts(*e.ID) {
+			return true
+		}
+		seen[e.Rank] = true
+	}
+	return false
+}
+
+// lose forgets what came of a rank so far.
+func (d *Drainer) lose(out *Drained, rank int) {
+	r := out.rank(rank)
+	r.Gap, r.Events = true, nil
+	out.Gap = true
+	d.waiting = slices.DeleteFunc(d.waiting, func(w waitingBlock) bool { return w.rank == rank })
+}
+
+func (o *Drained) rank(rank int) *RankEvents {
 	i := slices.IndexFunc(o.Ranks, func(r RankEvents) bool { return r.Rank == rank })
 	if i < 0 {
 		i = len(o.Ranks)
 		o.Ranks = append(o.Ranks, RankEvents{Rank: rank})
 	}
-	o.Ranks[i].Events = append(o.Ranks[i].Events, e)
+	return &o.Ranks[i]
 }
 
-// events makes the neutral form of one event.
-func (d *Drainer) events(e *trtEvent) []cachestate.BlockEvent {
-	group, kind := d.group(e.Window)
-	switch e.Data.Type {
-	case "stored":
-		return neighbours(e, group, kind)
-	case "removed":
-		var out []cachestate.BlockEvent
-		for _, h := range e.Data.Hashes { // from whichever tier: a tier that does not have it ignores it
-			for _, t := range []cachestate.Tier{cachestate.TierGPU, cachestate.TierCPU} {
-				out = append(out, cachestate.BlockEvent{
-					Kind: cachestate.BlocksRemoved, Tier: t, Group: group, Hashes: []uint64{uint64(h)},
-				})
-			}
-		}
-		return out
-	case "updated":
-		if l := e.Data.Level; l != nil && l.Old != l.New {
-			hash := []uint64{uint64(e.Data.Hash)}
-			return []cachestate.BlockEvent{
-				{Kind: cachestate.BlocksRemoved, Tier: levelTier(l.Old), Group: group, Hashes: hash},
-				{Kind: cachestate.BlocksStored, Tier: levelTier(l.New), Group: group, GroupKind: kind, Hashes: hash},
-			}
-		}
+func (o *Drained) add(rank int, events ...cachestate.BlockEvent) {
+	if len(events) > 0 {
+		r := o.rank(rank)
+		r.Events = append(r.Events, events...)
 	}
-	return nil
 }
 
-// group numbers the attention windows: the largest is full attention.
-func (d *Drainer) group(window int) (int, cachestate.GroupKind) {
-	i := slices.Index(d.windows, window)
-	if i < 0 {
-		i = len(d.windows)
-		d.windows = append(d.windows, window)
+// group numbers the windows that an answer names. It returns true when groups that were numbered before mean something
+// else now: the largest window is that of full attention, and a larger one appeared.
+func (d *Drainer) group(list []trtEvent) (changed bool) {
+	all := slices.Clone(d.windows)
+	for i := range list {
+		if w := list[i].window(); !slices.Contains(all, w) && len(all) < maxWindows {
+			all = append(all, w)
+		}
 	}
-	if window < slices.Max(d.windows) {
-		return i, cachestate.GroupSliding
+	had := len(d.windows)
+	if len(all) == had {
+		return false
 	}
-	return i, cachestate.GroupFull
+	largestFirst := func(a, b window) int {
+		return cmp.Or(cmp.Compare(b.tokens, a.tokens), cmp.Compare(a.layers, b.layers))
+	}
+	slices.SortFunc(all[had:], largestFirst)
+	if changed = had > 0 && all[had].tokens > all[0].tokens; changed {
+		slices.SortFunc(all, largestFirst)
+		d.waiting = nil
+	}
+	d.windows = all
+	return changed
 }
 
-func levelTier(level int) cachestate.Tier {
-	if level == 0 {
-		return cachestate.TierGPU
+// groupOf returns the number of a window's group and what it needs for a hit. Of a group that is as large as the first,
+// nothing says whether it holds attention or a state.
+func (d *Drainer) groupOf(w window) (group int, kind cachestate.GroupKind, ok bool) {
+	switch group = slices.Index(d.windows, w); {
+	case group < 0:
+		return 0, 0, false
+	case group == 0:
+		return 0, cachestate.GroupFull, true
+	case w.tokens < d.windows[0].tokens:
+		return group, cachestate.GroupSliding, true
 	}
-	return cachestate.TierCPU
-}
-
-// neighbours makes one event of neighbouring blocks.
-func neighbours(e *trtEvent, group int, kind cachestate.GroupKind) []cachestate.BlockEvent {
-	out := cachestate.BlockEvent{
-		Kind: cachestate.BlocksStored, Group: group, GroupKind: kind, Window: e.Window, ShowsExtras: true,
-	}
-	if e.Data.Parent != nil {
-		out.HasParent, out.Parent = true, uint64(*e.Data.Parent)
-	}
-	for i, b := range e.Data.Blocks {
-		if i == 0 {
-			out.Tier, out.BlockTokens = levelTier(b.Level), len(b.Tokens)
-		}
-		if len(b.Tokens) != out.BlockTokens || len(b.Tokens) == 0 {
-			break // part of a block
-		}
-		parts := []string{}
-		for _, t := range b.Tokens {
-			out.Tokens = append(out.Tokens, t.ID)
-			if t.Extra != 0 {
-				parts = append(parts, strconv.FormatUint(t.Extra, 10))
-			}
-		}
-		if i == 0 && !out.HasParent {
-			parts = append(parts, b.Salt)
-		}
-		out.Hashes = append(out.Hashes, uint64(b.Hash))
-		out.Extras = append(out.Extras, cachestate.BlockExtra(parts...))
-	}
-	if len(out.Hashes) == 0 {
-		return nil
-	}
-	return []cachestate.BlockEvent{out}
+	return group, cachestate.GroupOther, true
 }

@@ -193,8 +193,9 @@ func twinStored(out *cachestate.BlockEvent, f pairs) bool {
 	out.Window = window
 	good = good && ok
 	kinds := map[any]cachestate.GroupKind{
-		"full_attention": cachestate.GroupFull, "mla_attention": cachestate.GroupFull, "sink_full_attention": cachestate.GroupFull,
-		"sliding_window": cachestate.GroupSliding, "sliding_window_mla": cachestate.GroupSliding, "mamba": cachestate.GroupMamba,
+		"full_attention": cachestate.GroupFull, "mla_attention": cachestate.GroupFull,
+		"sink_full_attention": cachestate.GroupFull, "sliding_window": cachestate.GroupSliding,
+		"sliding_window_mla": cachestate.GroupSliding, "mamba": cachestate.GroupMamba,
 	}
 	out.GroupKind = cachestate.GroupOther
 	if n := f.get("kv_cache_spec_kind"); n == nil || n.v == nil {
@@ -305,7 +306,8 @@ func twinToken(n *node) (id uint32, ok bool) {
 // plain makes events comparable: it copies what points into arenas, and makes empty lists nil.
 func plain(events []cachestate.BlockEvent) (out []cachestate.BlockEvent) {
 	for _, e := range events {
-		e.Hashes, e.Tokens, e.Extras = append([]uint64(nil), e.Hashes...), append([]uint32(nil), e.Tokens...), append([]uint64(nil), e.Extras...)
+		e.Hashes, e.Extras = append([]uint64(nil), e.Hashes...), append([]uint64(nil), e.Extras...)
+		e.Tokens = append([]uint32(nil), e.Tokens...)
 		out = append(out, e)
 	}
 	return out

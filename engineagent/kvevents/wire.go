@@ -9,8 +9,8 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// Bounds of one message. A step of an engine stores what one prefill computes: thousands of tokens, and a page of SGLang
-// may be a single one.
+// Bounds of one message. A step of an engine stores what one prefill computes: thousands of tokens, and a page of
+// SGLang may be a single one.
 const (
 	MaxPayload = 64 << 20
 	maxEvents  = 1 << 20
@@ -88,8 +88,8 @@ func skip(p []byte, depth int) ([]byte, error) {
 	return p, nil
 }
 
-// extent reads the head of a value whose first byte does not tell its width: the bytes of its head, and either the bytes
-// or the items that follow.
+// extent reads the head of a value whose first byte does not tell its width: the bytes of its head, and either the
+// bytes or the items that follow.
 func extent(p []byte) (head, bytes, items int, err error) {
 	switch lead := p[0]; lead {
 	case 0xc1:

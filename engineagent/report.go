@@ -25,10 +25,10 @@ func (p *report) read(r *reading, own, ownWaiting int) {
 }
 
 // readTokens takes the size of what waits, after read. own are the new tokens of the bookings that may be in it.
-func (p *report) readTokens(r *reading, own int) {
+func (p *report) readTokens(r *reading, own int64) {
 	p.tokens = 0
 	if p.waiting > 0 {
-		p.tokens = max(r.waitingTokens-own, 0)
+		p.tokens = int(max(int64(r.waitingTokens)-own, 0))
 	}
 }
 

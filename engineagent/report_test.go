@@ -4,10 +4,11 @@ import "testing"
 
 func TestOnlyForeignTokensWait(t *testing.T) {
 	tests := []struct {
-		name             string
-		waiting, tokens  int // of the engine
-		own, ownWaiting  int
-		ownTokens, wants int
+		name            string
+		waiting, tokens int // of the engine
+		own, ownWaiting int
+		ownTokens       int64
+		wants           int
 	}{
 		{"all foreign", 3, 9000, 0, 0, 0, 9000},
 		{"some ours", 3, 9000, 1, 1, 4000, 5000},

@@ -27,6 +27,7 @@ type writer struct {
 	systems []string
 	tools   []tool
 	scale   float64 // of all lengths
+	most    int     // bytes of one text
 	maxOut  int     // tokens of an answer
 	next    uint64  // id of the next text
 }
@@ -38,7 +39,8 @@ const (
 
 func newWriter(seed uint64, scale float64, maxOut int) *writer {
 	w := &writer{
-		text: workload.NewText(seed), rng: rand.New(rand.NewPCG(seed, 11)), scale: scale, maxOut: maxOut, next: 1 << 40,
+		text: workload.NewText(seed), rng: rand.New(rand.NewPCG(seed, 11)), scale: scale, most: int(60_000 * scale),
+		maxOut: maxOut, next: 1 << 40,
 	}
 	for range numSystems {
 		w.systems = append(w.systems, w.prose(w.length(3000, 0.7)))
@@ -51,7 +53,7 @@ func newWriter(seed uint64, scale float64, maxOut int) *writer {
 
 // length draws a number of bytes: lognormal, so that some texts are a few bytes long and some very long.
 func (w *writer) length(median, sigma float64) int {
-	return 1 + int(w.scale*median*math.Exp(sigma*w.rng.NormFloat64()))
+	return min(1+int(w.scale*median*math.Exp(sigma*w.rng.NormFloat64())), w.most)
 }
 
 // prose returns a new text of n bytes, of words, or now and then of numbers, code or another script: what tokenizers cut

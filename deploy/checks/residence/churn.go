@@ -38,15 +38,14 @@ type run struct {
 	streams float64 // share of requests
 }
 
-// checkChurn plays the same traffic at engines whose caches are too small for it: one after the other each template with
-// KV events, an engine without, and one whose answers bring no token ids.
-func checkChurn(ctx context.Context, h *check.Harness) error {
+// churnRuns are rounds of the same traffic, at engines whose caches are too small for it: each template with KV events, an
+// engine without, one whose answers bring no token ids, and two with a second, sparse cache group.
+func churnRuns() []run {
 	var runs []run
-	templates := []string{
+	for _, t := range []string{
 		simengine.TemplatePlain, simengine.TemplateToolsFirst, simengine.TemplateDropsThoughts,
 		simengine.TemplateToolsInLastUser, simengine.TemplateDated,
-	}
-	for _, t := range templates {
+	} {
 		runs = append(runs, run{
 			name: "churn_" + strings.ReplaceAll(t, "-", "_"), bound: eventsBound, compare: true, streams: 0.5,
 			plan: plan{engine: churnEngine(t), events: true, replay: true},
@@ -61,10 +60,15 @@ func checkChurn(ctx context.Context, h *check.Harness) error {
 	runs = append(runs, run{
 		name: "churn_sglang_streams", bound: mirrorBound, streams: 1, plan: plan{engine: sglang, events: true, replay: true},
 	})
-	if h.Short {
-		runs = runs[:1]
+	for _, g := range []simengine.Group{{Kind: simengine.GroupSliding, Window: 512}, {Kind: simengine.GroupMamba}} {
+		e := churnEngine(simengine.TemplatePlain)
+		e.Groups = []simengine.Group{{Kind: simengine.GroupFull}, g}
+		runs = append(runs, run{
+			name: "groups_" + g.Kind, bound: eventsBound, compare: true, streams: 0.5,
+			plan: plan{engine: e, events: true, replay: true},
+		})
 	}
-	return playRuns(ctx, h, runs)
+	return runs
 }
 
 func churnEngine(template string) settings {
@@ -74,29 +78,7 @@ func churnEngine(template string) settings {
 	}
 }
 
-// checkGroups plays it at engines with two cache groups, one of them sparse.
-func checkGroups(ctx context.Context, h *check.Harness) error {
-	var runs []run
-	for _, g := range []simengine.Group{{Kind: simengine.GroupSliding, Window: 512}, {Kind: simengine.GroupMamba}} {
-		e := churnEngine(simengine.TemplatePlain)
-		e.Groups = []simengine.Group{{Kind: simengine.GroupFull}, g}
-		runs = append(runs, run{
-			name: "groups_full_" + g.Kind, bound: eventsBound, compare: true, streams: 0.5,
-			plan: plan{engine: e, events: true, replay: true},
-		})
-	}
-	return playRuns(ctx, h, runs)
-}
-
-func playRuns(ctx context.Context, h *check.Harness, runs []run) error {
-	for _, r := range runs {
-		if err := r.play(ctx, h); err != nil {
-			h.Figures.Broken(r.name, err)
-		}
-	}
-	return ctx.Err()
-}
-
+// play plays the traffic to its end.
 func (c *run) play(ctx context.Context, h *check.Harness) error {
 	requests, chats, every := 5000, 5000, compareEvery
 	if h.Short {

@@ -51,6 +51,10 @@ type (
 	}
 )
 
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
+}
+
 // post sends a body and returns the answer's, which must come with status 200.
 func (r *rig) post(ctx context.Context, url string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))

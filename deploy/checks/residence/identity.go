@@ -128,8 +128,8 @@ func (s *identity) add(r *request, got, want []byte) {
 }
 
 var (
-	varying = regexp.MustCompile(`"(id|created|request_id)":("[^"]*"|\d+)`)
-	choice  = regexp.MustCompile(`"choices":\[\{"index":(\d+)`)
+	varying = regexp.MustCompile(`"(id|created|request_id|timings)":("[^"]*"|\d+|\{[^}]*\})`)
+	choice  = regexp.MustCompile(`"choices":\[\{[^{]*"index":(\d+)`)
 )
 
 // normal takes out what differs between any two answers: ids and times, and in which order the choices of one answer take

@@ -25,16 +25,19 @@ func main() {
 
 // checks are in the order in which they run: what is quick to fail comes first.
 func checks() []check.Check {
-	return []check.Check{
+	all := []check.Check{
 		{Name: "golden", Run: checkGolden, Limit: 5 * time.Minute, Short: true},
 		{Name: "faults", Run: checkFaults, Limit: 15 * time.Minute, Short: true},
 		{Name: "identity", Run: checkIdentity, Limit: 10 * time.Minute, Short: true},
 		{Name: "unstable", Run: checkUnstable, Limit: 10 * time.Minute},
 		{Name: "flood", Run: checkFlood, Limit: 5 * time.Minute},
-		{Name: "groups", Run: checkGroups, Limit: 20 * time.Minute},
-		{Name: "churn", Run: checkChurn, Limit: 90 * time.Minute, Short: true},
-		{Name: "interop", Run: checkInterop, Limit: 10 * time.Minute},
-		{Name: "fuzz", Run: checkFuzz, Limit: 20 * time.Minute, Short: true},
-		{Name: "conformance", Run: checkConformance, Limit: time.Hour, Asked: true},
 	}
+	for i, r := range churnRuns() {
+		all = append(all, check.Check{Name: r.name, Run: r.play, Limit: 20 * time.Minute, Short: i == 0})
+	}
+	return append(all,
+		check.Check{Name: "interop", Run: checkInterop, Limit: 10 * time.Minute},
+		check.Check{Name: "fuzz", Run: checkFuzz, Limit: 20 * time.Minute, Short: true},
+		check.Check{Name: "conformance", Run: checkConformance, Limit: time.Hour, Asked: true},
+	)
 }

@@ -20,6 +20,7 @@ type player struct {
 	node *node
 	mix  *mix
 	pace time.Duration // least time between two requests; 0 for none
+	lone bool          // one request at a time
 
 	mu       sync.Mutex
 	due      time.Time
@@ -63,6 +64,10 @@ func (p *player) play(n int) error {
 		left <- struct{}{}
 	}
 	close(left)
+	workers := workers
+	if p.lone {
+		workers = 1
+	}
 	for range workers {
 		wg.Go(func() {
 			for range left {

@@ -55,7 +55,7 @@ const engineName = "sim"
 
 // startRig starts processes and waits until the agents know each other's engines.
 func startRig(ctx context.Context, h *check.Harness, p plan) (_ *rig, err error) {
-	r := &rig{h: h, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}}
+	r := &rig{h: h, client: newClient()}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {

@@ -105,5 +105,3 @@ func checkInterop(ctx context.Context, h *check.Harness) error {
 	}
 	return fmt.Errorf("not here yet")
 }
-
-func checkConformance(_ context.Context, _ *check.Harness) error { return nil }

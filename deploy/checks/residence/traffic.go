@@ -24,6 +24,7 @@ const (
 type mix struct {
 	writer  *writer
 	streams float64 // share of requests that are streams
+	salts   float64 // share of conversations that have a cache salt
 
 	mu       sync.Mutex
 	rng      *rand.Rand
@@ -35,6 +36,7 @@ type mix struct {
 	ofTrace  int // of those
 	begun    int // conversations
 	withTool int // of those
+	salted   int // of those
 }
 
 // newMix returns traffic of so many requests of the trace and so many conversations.
@@ -101,26 +103,34 @@ func (m *mix) take() *conversation {
 		c.Messages[0].Content, m.trace = m.trace[0], m.trace[1:]
 		m.ofTrace++
 	case fresh:
-		c = m.writer.chat(m.streams)
-		m.chats--
-		m.begun++
-		if len(c.Tools) > 0 {
-			m.withTool++
-		}
+		c = m.begin()
 	case len(m.idle) > 0:
 		i := m.rng.IntN(len(m.idle))
 		c = m.idle[i]
 		m.idle[i] = m.idle[len(m.idle)-1]
 		m.idle = m.idle[:len(m.idle)-1]
 	case m.chats > 0:
-		c = m.writer.chat(m.streams)
-		m.chats--
-		m.begun++
+		c = m.begin()
 	default:
 		return nil
 	}
 	m.busy++
 	m.sent++
+	return c
+}
+
+// begin begins a conversation. The caller holds mu.
+func (m *mix) begin() *conversation {
+	c := m.writer.chat(m.streams)
+	m.chats--
+	m.begun++
+	if len(c.Tools) > 0 {
+		m.withTool++
+	}
+	if m.rng.Float64() < m.salts {
+		c.CacheSalt = fmt.Sprint("tenant-", m.rng.IntN(2))
+		m.salted++
+	}
 	return c
 }
 
@@ -148,6 +158,10 @@ func (m *mix) left() bool {
 func (m *mix) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fmt.Sprintf("%d requests: %d of the conversation trace, all lengths ÷ %d, and %d of %d conversations, %d with tools",
-		m.sent, m.ofTrace, traceScale, m.sent-m.ofTrace, m.begun, m.withTool)
+	trace := ""
+	if m.ofTrace > 0 {
+		trace = fmt.Sprintf("%d of the conversation trace, all lengths ÷ %d, and ", m.ofTrace, traceScale)
+	}
+	return fmt.Sprintf("%d requests: %s%d of %d conversations, %d with tools, %d with a salt",
+		m.sent, trace, m.sent-m.ofTrace, m.begun, m.withTool, m.salted)
 }

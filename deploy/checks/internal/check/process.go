@@ -20,8 +20,9 @@ type Process struct {
 	Name string
 	Done <-chan struct{} // closed when it has ended
 
-	cmd *exec.Cmd
-	log string // file
+	cmd   *exec.Cmd
+	log   string // file
+	group bool   // it has a process group of its own
 }
 
 // Start runs kvmesh with args. Its output is added to a log file in dir that bears its name.
@@ -38,6 +39,10 @@ func (h *Harness) StartCommand(ctx context.Context, c Command, name string) (*Pr
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.Dir, log, log
 	cmd.Env = append(cleanEnv(), c.Env...)
+	if c.Group {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), log.Close())
 	}
@@ -47,7 +52,7 @@ func (h *Harness) StartCommand(ctx context.Context, c Command, name string) (*Pr
 		_ = cmd.Wait() // how it ended is in its log, and seen by what it no longer answers
 		_ = log.Close()
 	}()
-	return &Process{Name: name, Done: done, cmd: cmd, log: c.Log}, nil
+	return &Process{Name: name, Done: done, cmd: cmd, log: c.Log, group: c.Group}, nil
 }
 
 // cleanEnv is the environment without what would configure kvmesh.
@@ -74,6 +79,9 @@ func (p *Process) Signal(s syscall.Signal) error {
 
 // Kill ends the process at once, stopped or not, and waits for its end.
 func (p *Process) Kill() {
+	if p.group {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	}
 	_ = p.cmd.Process.Kill()
 	<-p.Done
 }
@@ -98,6 +106,9 @@ type Command struct {
 	Args []string // the first is the program
 	Env  []string // added to the environment
 	Log  string   // file that keeps its whole output; "" for none
+	// Group gives a process in the background a group of its own, so that its children end with it. Others end with this
+	// program, as a terminal ends all that it started.
+	Group bool
 }
 
 // Run returns the command's standard output. When ctx ends, the command and what it started are told to end too: it has

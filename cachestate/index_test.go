@@ -344,8 +344,11 @@ func TestKeysAreThoseOfTheVersionReached(t *testing.T) {
 	whole := d.Full()
 	x.Apply(&whole)
 	is("pulled", 4)
-	_, restarted := published("a/e", 2, g)
-	x.Apply(&restarted)
+	_, restarted := published("a/e", 2, g, 9)
+	restarted.From, restarted.To = 3, 4
+	if got := x.Apply(&restarted); got != Behind {
+		t.Fatalf("got %v", got)
+	}
 	is("restarted", 0)
 	x.Apply(&whole)
 	is("late news of the life before", 0)

@@ -73,14 +73,10 @@ func printStatus(out io.Writer, s *node.Status) {
 		s.Agent, s.Mesh, ready, time.Duration(s.Uptime*float64(time.Second)).Round(time.Second),
 		s.Counters.InFlight, s.Counters.Waiting, s.Counters.PeerStreams)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ENGINE\tSTATE\tKIND\tMODELS\tIN FLIGHT\tQUEUED\tKV\tRESIDENCY\tDIGEST\tFILL\tLOAD AGE")
+	fmt.Fprintln(w, "ENGINE\tSTATE\tKIND\tMODELS\tIN FLIGHT\tQUEUED\tKV\tLOAD AGE\tRESIDENCY\tDIGESTS (KEYS, FILL, AGE)")
 	for _, e := range s.Engines {
-		age := "-"
-		if e.LoadAge >= 0 {
-			age = fmt.Sprintf("%.1fs", e.LoadAge)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2fs\t%.0f%%\t%s\tv%d\t%.1f%%\t%s\n", e.Engine, e.State, e.Kind,
-			strings.Join(e.Models, ","), e.InFlight, e.QueuedSeconds, 100*e.KVUsage, e.ResidencyWord(), e.DigestVersion, 100*e.DigestFill, age)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.2fs\t%.0f%%\t%s\t%s\t%s\n", e.Engine, e.State, e.Kind,
+			strings.Join(e.Models, ","), e.InFlight, e.QueuedSeconds, 100*e.KVUsage, age(e.LoadAge), e.ResidencyWords(), digestWords(e.Digests))
 	}
 	fmt.Fprintln(w, "\nAGENT\tSTATE\tCONNECTED\tQUIC ADDRESS\tROUND TRIP")
 	for _, a := range s.Agents {
@@ -97,4 +93,24 @@ func printStatus(out io.Writer, s *node.Status) {
 	for _, n := range s.Notes {
 		fmt.Fprintf(out, "\nnote: %s\n", n)
 	}
+}
+
+// age is the time since something was heard, or a dash when nothing was.
+func age(seconds float64) string {
+	if seconds < 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1fs", seconds)
+}
+
+// digestWords says what the digests of an engine hold, tier by tier.
+func digestWords(digests []node.DigestStatus) string {
+	if len(digests) == 0 {
+		return "-"
+	}
+	tiers := make([]string, len(digests))
+	for i, d := range digests {
+		tiers[i] = fmt.Sprintf("%s: %d, %.1f%%, %s", d.Tier, d.Keys, 100*d.Fill, age(d.Age))
+	}
+	return strings.Join(tiers, "; ")
 }

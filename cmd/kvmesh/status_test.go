@@ -21,9 +21,17 @@ func exampleStatus() *node.Status {
 		Engines: []node.EngineStatus{
 			{
 				Engine: "a1/g0", State: "own", Kind: "vllm", Models: []string{"m", "m-lora"}, InFlight: 4, QueuedSeconds: 0.125,
-				KVUsage: 0.5, DigestVersion: 17, DigestFill: 0.031, LoadAge: 0.26,
+				KVUsage: 0.5, LoadAge: 0.26, Residency: "events", Evidence: "usage", OverlapScale: 0.9375,
+				Digests: []node.DigestStatus{{Tier: "gpu", Version: 17, Keys: 1204, Fill: 0.031, Age: -1}},
 			},
-			{Engine: "a2/engine0", State: "down", Models: []string{}, LoadAge: -1},
+			{Engine: "a2/engine0", State: "down", Models: []string{}, LoadAge: -1, Residency: "mirror", Evidence: "none", OverlapScale: 1},
+			{
+				Engine: "a2/engine1", State: "fresh", Kind: "sglang", Models: []string{"m"}, LoadAge: 1.25, Residency: "events",
+				Evidence: "none", OverlapScale: 0.5, Unstable: true,
+				Digests: []node.DigestStatus{
+					{Tier: "gpu", Version: 3, Keys: 20, Fill: 0.001, Age: 0.4}, {Tier: "cpu", Version: 4, Keys: 3000, Fill: 0.08, Age: 0.44},
+				},
+			},
 		},
 		Agents: []node.AgentStatus{
 			{Name: "a1", State: "own", Connected: true, Address: "10.0.0.1:7081"},
@@ -39,9 +47,10 @@ func exampleStatus() *node.Status {
 
 const statusGolden = `agent a1 of mesh prod: ready, up 1h2m5s, 3 requests in flight, 1 waiting, 2 for peers
 
-ENGINE      STATE  KIND  MODELS    IN FLIGHT  QUEUED  KV   DIGEST  FILL  LOAD AGE
-a1/g0       own    vllm  m,m-lora  4          0.12s   50%  v17     3.1%  0.3s
-a2/engine0  down                   0          0.00s   0%   v0      0.0%  -
+ENGINE      STATE  KIND    MODELS    IN FLIGHT  QUEUED  KV   LOAD AGE  RESIDENCY                                      DIGESTS (KEYS, FILL, AGE)
+a1/g0       own    vllm    m,m-lora  4          0.12s   50%  0.3s      events, 94% true                               gpu: 1204, 3.1%, -
+a2/engine0  down                     0          0.00s   0%   -         mirror, unverified                             -
+a2/engine1  fresh  sglang  m         0          0.00s   0%   1.2s      events, unverified, 50% true, unstable layout  gpu: 20, 0.1%, 0.4s; cpu: 3000, 8.0%, 0.4s
 
 AGENT  STATE        CONNECTED  QUIC ADDRESS    ROUND TRIP
 a1     own          true       10.0.0.1:7081   0.00ms

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -111,23 +110,4 @@ func (n *Node) registerMetrics() {
 	}, func() float64 { return float64(n.serving.Load()) })
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		&digestCollector{n})
-}
-
-// digestCollector shows how old the digests of each engine are.
-type digestCollector struct {
-	n *Node
-}
-
-var digestAge = prometheus.NewDesc("kvmesh_cachestate_digest_age_seconds",
-	"Time since the last digest message of an engine. Worry when it is above three digest periods: its agent is not heard.",
-	[]string{"engine"}, nil)
-
-// Describe implements prometheus.Collector.
-func (c *digestCollector) Describe(ch chan<- *prometheus.Desc) { ch <- digestAge }
-
-// Collect implements prometheus.Collector.
-func (c *digestCollector) Collect(ch chan<- prometheus.Metric) {
-	for id, age := range c.n.digestAges(time.Now()) {
-		ch <- prometheus.MustNewConstMetric(digestAge, prometheus.GaugeValue, age.Seconds(), string(id))
-	}
 }

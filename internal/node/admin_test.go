@@ -203,8 +203,13 @@ func TestMetricsAreClean(t *testing.T) {
 		for _, p := range problems {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
-		if got := testutil.CollectAndCount(&digestCollector{b}); got != 2 {
+		if got := testutil.CollectAndCount(&digestCollector{b}, "kvmesh_cachestate_digest_age_seconds"); got != 2 {
 			t.Errorf("%d digest ages, want those of the two engines elsewhere", got)
+		}
+		for _, name := range []string{"digest_keys", "digest_fill_ratio", "residency_info", "overlap_scale_ratio"} {
+			if got := testutil.CollectAndCount(&digestCollector{b}, "kvmesh_cachestate_"+name); got != 1 {
+				t.Errorf("%d of %s, want that of the engine beside the agent", got, name)
+			}
 		}
 	})
 }

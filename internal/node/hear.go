@@ -37,9 +37,12 @@ func (n *Node) PeerUp(p mesh.Peer) {
 func (n *Node) greet(peer string) {
 	ctx, cancel := context.WithTimeout(n.ctx, 10*time.Second)
 	defer cancel()
-	err := n.mesh.SendReliable(ctx, peer, n.numbered(n.announcement()))
-	if err == nil && len(n.agentsOf) > 0 {
-		err = n.mesh.SendReliable(ctx, peer, n.wholeDigests())
+	announcement, _ := n.announcement()
+	err := n.mesh.SendReliable(ctx, peer, announcement)
+	for _, b := range n.wholeDigests() {
+		if err == nil {
+			err = n.mesh.SendReliable(ctx, peer, b)
+		}
 	}
 	if err != nil && n.ctx.Err() == nil {
 		n.log.Warn("greeting not sent; it is repeated with the next announcement", "peer", peer, "err", err)
@@ -145,14 +148,14 @@ func (n *Node) hearDigests(from string, b []byte) error {
 			continue
 		}
 		if outcome := n.index.Apply(&d); outcome.NeedFull() {
-			n.pull(d.Engine, d.Tier)
+			n.pull(digestID{d.Engine, d.Tier})
 		}
-		n.digestHeard(d.Engine)
+		n.digestHeard(digestID{d.Engine, d.Tier})
 	}
 	return nil
 }
 
-func (n *Node) digestHeard(id engine.ID) {
+func (n *Node) digestHeard(id digestID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.digestAt[id] = time.Now()
@@ -165,7 +168,7 @@ func (n *Node) heartbeats() time.Duration { return time.Duration(n.period.Load()
 func (n *Node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	maps.DeleteFunc(n.digestAt, func(id engine.ID, _ time.Time) bool { _, known := n.view.Generation(id); return !known })
+	maps.DeleteFunc(n.digestAt, func(id digestID, _ time.Time) bool { _, known := n.view.Generation(id.engine); return !known })
 	maps.DeleteFunc(n.lives, func(agent string, _ life) bool {
 		_, known := n.mesh.Peer(agent)
 		return !known
@@ -182,16 +185,25 @@ func (n *Node) Datagram(peer string, b []byte) {
 	n.view.Hear(peer, report, time.Now())
 }
 
+// maxStateEntry is more than one digest takes in the version vector.
+const maxStateEntry = 600
+
 // LocalState implements mesh.StateHandler: the version vector of the digests that this agent has. It is the last resort
-// for a peer that hears nothing from an owner itself.
+// for a peer that misses what an owner sends. The fastest tier stands first, in case there is not room for all.
 func (n *Node) LocalState() []byte {
 	var b []byte
-	for id, v := range n.index.Versions() {
-		b = engine.AppendString(b, string(id))
-		b = binary.AppendUvarint(b, uint64(v.Generation))
-		b = binary.AppendUvarint(b, v.Number)
-		if len(b) > mesh.MaxState-600 {
-			break
+	for t := cachestate.TierGPU; t.Valid(); t++ {
+		index := n.index.Tier(t)
+		if index == nil {
+			continue
+		}
+		for id, v := range index.Versions() {
+			if len(b) > mesh.MaxState-maxStateEntry {
+				return b
+			}
+			b = append(engine.AppendString(b, string(id)), byte(t))
+			b = binary.AppendUvarint(b, uint64(v.Generation))
+			b = binary.AppendUvarint(b, v.Number)
 		}
 	}
 	return b
@@ -201,18 +213,25 @@ func (n *Node) LocalState() []byte {
 func (n *Node) MergeState(b []byte) {
 	r := engine.NewReader(b)
 	for len(r.Rest()) > 0 {
-		id := engine.ID(r.String(512))
+		id := digestID{engine.ID(r.String(512)), cachestate.Tier(r.Byte())}
 		gen, number := engine.Generation(r.Uvarint()), r.Uvarint()
 		if r.Err() != nil {
 			n.metrics.badMessages.Inc()
 			return
 		}
-		have, ok := n.index.Have(id)
-		behind := ok && (have.Generation < gen || (have.Generation == gen && have.Number < number))
-		if behind && id.Agent() != n.config.Mesh.Name {
-			n.pull(id, cachestate.TierGPU)
+		if n.behind(id, gen, number) {
+			n.pull(id)
 		}
 	}
+}
+
+// behind reports whether a version of a digest is newer than what is here, and of the life that its owner has announced.
+func (n *Node) behind(id digestID, gen engine.Generation, number uint64) bool {
+	if now, known := n.view.Generation(id.engine); !known || now != gen || !id.tier.Valid() || id.engine.Agent() == n.config.Mesh.Name {
+		return false
+	}
+	have, _ := n.have(id)
+	return have.Generation != gen || have.Number < number
 }
 
 // errGone says that a peer asked for an engine that this agent does not have.

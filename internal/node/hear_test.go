@@ -18,7 +18,8 @@ func good(t testing.TB, r *rig) (engines, digests, heartbeat []byte) {
 	t.Helper()
 	n := r.node(r.config("sender", "e", "f"))
 	n.agentsOf[0].Publish()
-	return n.numbered(n.announcement()), n.wholeDigests(), datagrams(n.ingress.Owner.Report(time.Second))[0]
+	engines, _ = n.announcement()
+	return engines, n.wholeDigests()[0], datagrams(n.ingress.Owner.Report(time.Second))[0]
 }
 
 func TestGarbageIsCountedAndDropped(t *testing.T) {
@@ -94,9 +95,9 @@ func TestRestartedPeerLosesItsDigest(t *testing.T) {
 func TestOlderAnnouncementIsNoNews(t *testing.T) {
 	r := newRig(t)
 	sender := r.node(r.config("sender", "e", "f"))
-	older := sender.numbered(sender.announcement())
+	older, _ := sender.announcement()
 	sender.agentsOf = sender.agentsOf[:1]
-	newer := sender.numbered(sender.announcement())
+	newer, _ := sender.announcement()
 	n := r.node(r.config("hearer"))
 	for _, m := range [][]byte{newer, older, newer} {
 		n.Message("sender", m)

@@ -56,9 +56,15 @@ type Node struct {
 	draining     atomic.Bool
 
 	mu       sync.Mutex
-	lives    map[string]life         // by agent: the life of it that is known
-	pulling  map[pulled]bool         // digests being pulled
-	digestAt map[engine.ID]time.Time // when the last digest message of an engine came
+	lives    map[string]life        // by agent: the life of it that is known
+	pulling  map[digestID]bool      // digests being pulled
+	digestAt map[digestID]time.Time // when the last message of a digest came
+}
+
+// digestID names one digest of the mesh.
+type digestID struct {
+	engine engine.ID
+	tier   cachestate.Tier
 }
 
 // life is one life of a peer's process, and the number of the last announcement from it.
@@ -87,7 +93,7 @@ func New(c Config) (*Node, error) {
 		index:    cachestate.NewTiers(cachestate.DefaultGeometry()),
 		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
 		stateChanged: make(chan struct{}, 1), described: make(chan struct{}, 1),
-		lives: map[string]life{}, pulling: map[pulled]bool{}, digestAt: map[engine.ID]time.Time{},
+		lives: map[string]life{}, pulling: map[digestID]bool{}, digestAt: map[digestID]time.Time{},
 	}
 	n.period.Store(int64(heartbeatPeriod(1)))
 	n.ctx, n.cancel = context.WithCancel(context.Background())

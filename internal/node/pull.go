@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -19,47 +20,36 @@ const maxPull = 2<<20 + 1024
 // pullDeadline bounds one pull; the next digest message asks again.
 const pullDeadline = 5 * time.Second
 
-// pulled names one digest.
-type pulled struct {
-	engine engine.ID
-	tier   cachestate.Tier
-}
-
-// pull fetches from its owner what is missing of an engine's digest. One pull of an engine runs at a time.
-func (n *Node) pull(id engine.ID, t cachestate.Tier) {
+// pull fetches from its owner what is missing of a digest. One pull of each runs at a time.
+func (n *Node) pull(id digestID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := pulled{id, t}
-	if n.pulling[p] || n.ctx.Err() != nil {
+	if n.pulling[id] || n.ctx.Err() != nil {
 		return
 	}
-	n.pulling[p] = true
+	n.pulling[id] = true
 	n.metrics.pulls.Inc()
 	n.tasks.Go(func() {
-		if err := n.pullNow(p); err != nil && n.ctx.Err() == nil {
-			n.log.Warn("digest not pulled", "engine", id, "tier", t, "err", err)
+		if err := n.pullNow(id); err != nil && n.ctx.Err() == nil {
+			n.log.Warn("digest not pulled", "engine", id.engine, "tier", id.tier.String(), "err", err)
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		delete(n.pulling, p)
+		delete(n.pulling, id)
 	})
 }
 
-func (n *Node) pullNow(p pulled) error {
-	id := p.engine
+func (n *Node) pullNow(id digestID) error {
 	ctx, cancel := context.WithTimeout(n.ctx, pullDeadline)
 	defer cancel()
-	s, err := n.mesh.Open(ctx, id.Agent(), mesh.KindDigestPull)
+	s, err := n.mesh.Open(ctx, id.engine.Agent(), mesh.KindDigestPull)
 	if err != nil {
 		return fmt.Errorf("open pull: %w", err)
 	}
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { s.Cancel(codePullDeadline) })()
-	var have cachestate.Version
-	if index := n.index.Tier(p.tier); index != nil {
-		have, _ = index.Have(id)
-	}
-	b := append(engine.AppendString(nil, id.Name()), byte(p.tier))
+	have, _ := n.have(id)
+	b := append(engine.AppendString(nil, id.engine.Name()), byte(id.tier))
 	b = binary.AppendUvarint(b, uint64(have.Generation))
 	b = binary.AppendUvarint(b, have.Number)
 	if _, err := s.Write(b); err != nil {
@@ -72,17 +62,32 @@ func (n *Node) pullNow(p pulled) error {
 	if err != nil {
 		return fmt.Errorf("read digest: %w", err)
 	}
-	d, _, err := cachestate.ParseDelta(answer, id.Agent())
+	d, _, err := cachestate.ParseDelta(answer, id.engine.Agent())
 	if err != nil {
 		return err
 	}
-	if gen, ok := n.view.Generation(id); !ok || gen != d.Generation {
+	if d.Engine != id.engine || d.Tier != id.tier {
+		return errOther
+	}
+	if gen, ok := n.view.Generation(id.engine); !ok || gen != d.Generation {
 		return nil // of another life than the one that is announced
 	}
 	if outcome := n.index.Apply(&d); outcome.NeedFull() {
-		n.index.Remove(id) // a delta did not fit what is here: the next message brings a whole digest
+		n.index.Tier(id.tier).Remove(id.engine) // a delta did not fit what is here: the next message has the whole digest pulled
 	}
 	return nil
+}
+
+// errOther says that an owner answered with another digest than the one that was asked for.
+var errOther = errors.New("the owner sent another digest")
+
+// have returns the version of a digest that is here.
+func (n *Node) have(id digestID) (cachestate.Version, bool) {
+	index := n.index.Tier(id.tier)
+	if index == nil {
+		return cachestate.Version{}, false
+	}
+	return index.Have(id.engine)
 }
 
 // codePullDeadline cancels a pull that took too long.

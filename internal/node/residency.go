@@ -43,11 +43,14 @@ func (n *Node) estimate(r *http.Request) (e engineagent.Estimate, err error) {
 		return e, err
 	}
 	description := a.Engine()
-	m, ok := description.Serves(req.Model)
-	if !ok {
+	if _, ok := description.Serves(req.Model); !ok {
 		return e, errors.New("the engine serves no model of that name")
 	}
+	model, ok := n.view.Canonical(req.Model)
+	if !ok {
+		return e, errors.New("the model is not announced yet: try again in a second")
+	}
 	var p cachestate.Prompt
-	n.config.Forward.Scheme.Prompt(req.Walk(m.Name, openai.Layout(n.view.Layout(m.Name))), &p)
+	n.config.Forward.Scheme.Prompt(req.Walk(model, openai.Layout(n.view.Layout(model))), &p)
 	return a.Estimate(&p), nil
 }

@@ -133,13 +133,15 @@ func (d *deaf) Network() string { return "tcp" }
 
 func (d *deaf) String() string { return d.addr }
 
-// upEngine answers polls as a healthy vLLM without a metrics page does.
+// upEngine answers polls as a healthy vLLM without a metrics page does, and every chat with a word.
 type upEngine struct{}
 
 func (upEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	status, body := http.StatusOK, ""
 	switch r.URL.Path {
 	case "/health":
+	case "/v1/chat/completions":
+		body = `{"choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}]}`
 	case "/v1/models":
 		body = `{"data":[{"id":"m","owned_by":"vllm","max_model_len":4096}]}`
 	default:

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
 )
 
 // The first byte of a message says what it is.
@@ -109,20 +113,18 @@ func datagrams(r forward.Report) [][]byte {
 func (n *Node) publish(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last []byte
+	var told []engine.Engine
 	for round := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.described:
-			if news := n.announcement(); !bytes.Equal(news, last) {
-				last = news
-				n.announce(news)
+			if cannotWait(told, n.engines()) {
+				told = n.announce()
 			}
 		case <-timer.C:
 			if round%announcePeriod == 0 {
-				last = n.announcement()
-				n.announce(last)
+				told = n.announce()
 			}
 			n.publishDigests()
 			round++
@@ -131,15 +133,26 @@ func (n *Node) publish(ctx context.Context) error {
 	}
 }
 
-// announce tells this agent's engines to every peer and to its own view.
-func (n *Node) announce(message []byte) {
-	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
-	n.broadcast(n.numbered(message))
+// smallScale is by how much a scale may move without being told at once: it follows every answer, and would have an
+// announcement made for many of them.
+const smallScale = 2.0 / 16
+
+// cannotWait reports whether peers should hear at once of how engines are now, and not with the announcement that is due anyway.
+func cannotWait(told, now []engine.Engine) bool {
+	return !slices.EqualFunc(told, now, func(t, e engine.Engine) bool {
+		if math.Abs(t.OverlapScale()-e.OverlapScale()) <= smallScale {
+			e.Scale = t.Scale
+		}
+		return bytes.Equal(engine.AppendEngine(nil, &t), engine.AppendEngine(nil, &e))
+	})
 }
 
-// numbered makes an announcement a message.
-func (n *Node) numbered(announcement []byte) []byte {
-	return append(binary.AppendUvarint([]byte{messageEngines}, n.announced.Add(1)), announcement...)
+// announce tells this agent's engines to every peer and to its own view, and returns what it told.
+func (n *Node) announce() []engine.Engine {
+	message, engines := n.announcement()
+	n.view.Announce(n.config.Mesh.Name, engines, time.Now())
+	n.broadcast(message)
+	return engines
 }
 
 func (n *Node) engines() []engine.Engine {
@@ -150,43 +163,76 @@ func (n *Node) engines() []engine.Engine {
 	return out
 }
 
-// announcement is this agent's instance, then its engines. The message that is sent has a number before them, so that of
-// two that come out of order the newer stands.
-func (n *Node) announcement() []byte {
-	b := binary.LittleEndian.AppendUint64(nil, n.mesh.Instance())
-	b = binary.AppendUvarint(b, uint64(len(n.agentsOf)))
-	for _, a := range n.agentsOf {
-		e := a.Engine()
-		b = engine.AppendEngine(b, &e)
+// announcement is a number, this agent's instance, then its engines. Of two that come out of order the one with the higher
+// number stands. The number is taken before the engines are read: when they change after that, a higher one follows.
+func (n *Node) announcement() (message []byte, engines []engine.Engine) {
+	b := binary.AppendUvarint([]byte{messageEngines}, n.announced.Add(1))
+	engines = n.engines()
+	b = binary.LittleEndian.AppendUint64(b, n.mesh.Instance())
+	b = binary.AppendUvarint(b, uint64(len(engines)))
+	for i := range engines {
+		b = engine.AppendEngine(b, &engines[i])
 	}
-	return b
+	return b, engines
 }
 
 // publishDigests sends what changed since the last time; empty deltas carry version and checksum, so that a peer that
 // missed one finds out within a period.
 func (n *Node) publishDigests() {
-	if len(n.agentsOf) == 0 {
-		return
-	}
-	b := []byte{messageDigests}
+	var deltas []cachestate.Delta
 	for _, a := range n.agentsOf {
-		for _, d := range a.Publish() {
-			n.index.Apply(&d)
-			b = cachestate.AppendDelta(b, &d)
-		}
+		published := a.Publish()
+		n.keepOwn(a, published)
+		deltas = append(deltas, published...)
 	}
-	n.broadcast(b)
+	for _, b := range digestMessages(deltas) {
+		n.broadcast(b)
+	}
 }
 
-// wholeDigests is the message that a new peer gets.
-func (n *Node) wholeDigests() []byte {
-	b := []byte{messageDigests}
-	for _, a := range n.agentsOf {
-		for _, d := range a.Digests() {
-			b = cachestate.AppendDelta(b, &d)
+// keepOwn takes what an engine beside this agent published into the agent's own index. That may have dropped what it had,
+// as it does when another generation is announced.
+func (n *Node) keepOwn(a *engineagent.Agent, published []cachestate.Delta) {
+	for i := range published {
+		if !n.index.Apply(&published[i]).NeedFull() {
+			continue
+		}
+		for _, whole := range a.Digests() {
+			if whole.Tier == published[i].Tier {
+				n.index.Apply(&whole)
+			}
 		}
 	}
-	return b
+}
+
+// wholeDigests are the messages that a new peer gets.
+func (n *Node) wholeDigests() [][]byte {
+	var whole []cachestate.Delta
+	for _, a := range n.agentsOf {
+		whole = append(whole, a.Digests()...)
+	}
+	return digestMessages(whole)
+}
+
+// digestMessages puts deltas into as few messages as the mesh takes: nearly always one, but whole digests of hundreds of
+// engines in several tiers are more than that. None for no deltas.
+func digestMessages(deltas []cachestate.Delta) [][]byte {
+	var out [][]byte
+	var part []byte
+	for i := range deltas {
+		b := cachestate.AppendDelta(nil, &deltas[i])
+		if part != nil && len(part)+len(b) > mesh.MaxMessage {
+			out, part = append(out, part), nil
+		}
+		if part == nil {
+			part = []byte{messageDigests}
+		}
+		part = append(part, b...)
+	}
+	if part != nil {
+		out = append(out, part)
+	}
+	return out
 }
 
 // watch keeps the view's clock.

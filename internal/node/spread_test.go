@@ -2,14 +2,17 @@ package node
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
 )
 
 func TestHeartbeatsFitTheirPackets(t *testing.T) {
@@ -96,4 +99,70 @@ func TestLostDeltaIsRepairedByAPull(t *testing.T) {
 			t.Error("nothing was pulled")
 		}
 	})
+}
+
+func TestDigestsFitTheirMessages(t *testing.T) {
+	g := cachestate.DefaultGeometry()
+	whole := cachestate.NewDigest("a/e", cachestate.TierGPU, 1, g).Full()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range whole.Words {
+		whole.Words[i] = rng.Uint64() // nothing that a shorter form would tell
+	}
+	for _, tt := range []struct{ deltas, messages int }{
+		{0, 0}, {1, 1}, {200, 1}, {3 * maxEngines, 4},
+	} {
+		var deltas []cachestate.Delta
+		for i := range tt.deltas {
+			whole.Engine, whole.Tier = engine.MakeID("a", fmt.Sprint(i/3)), cachestate.Tier(i%3)
+			deltas = append(deltas, whole)
+		}
+		messages, seen := digestMessages(deltas), 0
+		if len(messages) != tt.messages {
+			t.Errorf("%d digests make %d messages, want %d", tt.deltas, len(messages), tt.messages)
+		}
+		for _, b := range messages {
+			if len(b) > mesh.MaxMessage || b[0] != messageDigests {
+				t.Fatalf("a message of kind %d has %d bytes", b[0], len(b))
+			}
+			for b = b[1:]; len(b) > 0; seen++ {
+				d, rest, err := cachestate.ParseDelta(b, "a")
+				if err != nil || d.Engine != deltas[seen].Engine || d.Tier != deltas[seen].Tier {
+					t.Fatalf("digest %d is %s in %v, %v", seen, d.Engine, d.Tier, err)
+				}
+				b = rest
+			}
+		}
+		if seen != tt.deltas {
+			t.Errorf("%d of %d digests are told", seen, tt.deltas)
+		}
+	}
+}
+
+func TestSmallChangesOfScaleCanWait(t *testing.T) {
+	base := engine.Engine{ID: "a/e", Residency: engine.ResidencyEvents, Evidence: engine.EvidenceUsage, Scale: 0.5, Models: []engine.Model{{Name: "m"}}}
+	for name, tt := range map[string]struct {
+		change func(*engine.Engine)
+		want   bool
+	}{
+		"nothing":                  {func(*engine.Engine) {}, false},
+		"a step up":                {func(e *engine.Engine) { e.Scale += 1. / 16 }, false},
+		"two steps down":           {func(e *engine.Engine) { e.Scale -= 2. / 16 }, false},
+		"three steps down":         {func(e *engine.Engine) { e.Scale -= 3. / 16 }, true},
+		"true altogether":          {func(e *engine.Engine) { e.Scale = 0 }, true},
+		"evidence":                 {func(e *engine.Engine) { e.Evidence = engine.EvidenceNone }, true},
+		"residency":                {func(e *engine.Engine) { e.Residency = engine.ResidencyMirror }, true},
+		"layout":                   {func(e *engine.Engine) { e.Unstable = true }, true},
+		"generation":               {func(e *engine.Engine) { e.Generation++ }, true},
+		"generation, with a scale": {func(e *engine.Engine) { e.Generation++; e.Scale += 1. / 16 }, true},
+		"model":                    {func(e *engine.Engine) { e.Models = nil }, true},
+	} {
+		e := base
+		tt.change(&e)
+		if got := cannotWait([]engine.Engine{base}, []engine.Engine{e}); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if !cannotWait(nil, []engine.Engine{base}) || !cannotWait([]engine.Engine{base}, nil) || cannotWait(nil, nil) {
+		t.Error("engines come and go unnoticed")
+	}
 }

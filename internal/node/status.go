@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -59,14 +58,14 @@ type EngineStatus struct {
 	KVUsage        float64           `json:"kv_usage"`
 	PrefillRate    float64           `json:"prefill_tokens_per_s"` // 0 until learned
 	BytesPerToken  float64           `json:"bytes_per_token"`
-	LoadAge        float64           `json:"load_age_s"`     // negative when none was heard
-	Residency      string            `json:"residency"`      // what its digests rest on: events, mirror, none
-	Evidence       string            `json:"evidence"`       // what they are checked by: usage, counters, none
-	OverlapScale   float64           `json:"overlap_scale"`  // share of a claimed overlap that turns out true
-	Unstable       bool              `json:"unstable"`       // its prompts are rendered anew in each turn
-	Word           string            `json:"residency_word"` // the four above, in words
-	DigestTiers    []string          `json:"digest_tiers"`
-	DigestVersion  uint64            `json:"digest_version"`
+	LoadAge        float64           `json:"load_age_s"`      // negative when none was heard
+	Residency      string            `json:"residency"`       // what its digests rest on: events, mirror, none
+	Evidence       string            `json:"evidence"`        // what they are checked by: usage, counters, none
+	OverlapScale   float64           `json:"overlap_scale"`   // share of a claimed overlap that turns out true
+	Unstable       bool              `json:"unstable"`        // its prompts are rendered anew in each turn
+	Words          string            `json:"residency_words"` // the four above, in words
+	Digests        []DigestStatus    `json:"digests"`         // by tier; none when nothing was heard
+	DigestVersion  uint64            `json:"digest_version"`  // of the GPU tier, as the next two
 	DigestFill     float64           `json:"digest_fill"`
 	DigestAge      float64           `json:"digest_age_s"` // negative when none was heard
 }
@@ -150,7 +149,7 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
 			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1, Models: []string{},
 			Residency: e.Residency.String(), Evidence: e.Evidence.String(), OverlapScale: e.OverlapScale(), Unstable: e.Unstable,
-			DigestTiers: n.digestTiers(e.ID),
+			Digests: n.digests(e.ID, ages),
 		}
 		for _, m := range e.Models {
 			s.Models = append(s.Models, m.Name)
@@ -161,47 +160,15 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 		if word := flagWord(e.Load.Flags); word != "" && s.State != "unreachable" {
 			s.State = word
 		}
-		if v, ok := n.index.Have(e.ID); ok {
-			s.DigestVersion, s.DigestFill = v.Number, n.index.Fill(e.ID)
+		for _, d := range s.Digests {
+			if d.Tier == cachestate.TierGPU.String() {
+				s.DigestVersion, s.DigestFill, s.DigestAge = d.Version, d.Fill, d.Age
+			}
 		}
-		if age, ok := ages[e.ID]; ok {
-			s.DigestAge = age.Seconds()
-		}
-		s.Word = s.ResidencyWord()
+		s.Words = s.ResidencyWords()
 		out = append(out, s)
 	}
 	return out
-}
-
-// ResidencyWord says what is known of the engine's cache, and how far it can be trusted.
-func (e *EngineStatus) ResidencyWord() string {
-	word := e.Residency
-	if e.Residency == engine.ResidencyNone.String() {
-		return word
-	}
-	if e.Evidence == engine.EvidenceNone.String() {
-		word += ", unverified"
-	}
-	if e.OverlapScale > 0 && e.OverlapScale < 1 {
-		word += fmt.Sprintf(", %.0f%% true", 100*e.OverlapScale)
-	}
-	if e.Unstable {
-		word += ", unstable layout"
-	}
-	return word
-}
-
-// digestTiers returns the tiers in which an engine has a digest.
-func (n *Node) digestTiers(id engine.ID) []string {
-	tiers := []string{}
-	for t := cachestate.TierGPU; t.Valid(); t++ {
-		if index := n.index.Tier(t); index != nil {
-			if _, ok := index.Slot(id); ok {
-				tiers = append(tiers, t.String())
-			}
-		}
-	}
-	return tiers
 }
 
 func flagWord(f engine.Flags) string {
@@ -217,19 +184,6 @@ func flagWord(f engine.Flags) string {
 	}
 }
 
-// digestAges returns the time since each engine's last digest message. Engines beside this agent have none.
-func (n *Node) digestAges(now time.Time) map[engine.ID]time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	out := make(map[engine.ID]time.Duration, len(n.digestAt))
-	for id, at := range n.digestAt {
-		if _, ok := n.index.Slot(id); ok {
-			out[id] = now.Sub(at)
-		}
-	}
-	return out
-}
-
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
 	notes := append([]string{}, n.mesh.Health()...)
@@ -240,7 +194,8 @@ func (n *Node) notes() []string {
 		}
 		notes = append(notes, a.Notes()...)
 	}
-	if slices.ContainsFunc(n.engineStatuses(time.Now()), func(e EngineStatus) bool { return e.DigestFill > cachestate.MaxFill }) {
+	overfull := func(d DigestStatus) bool { return d.Fill > cachestate.MaxFill }
+	if slices.ContainsFunc(n.engineStatuses(time.Now()), func(e EngineStatus) bool { return slices.ContainsFunc(e.Digests, overfull) }) {
 		notes = append(notes, "an engine's digest is so full that it counts as unknown: the digest geometry is too small for its cache")
 	}
 	return notes

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt demo bench fuzz checks ci need-go need-race
+.PHONY: help build test lint fmt demo bench fuzz checks conformance ci need-go need-race
 
 GO_VERSION := $(shell sed -n 's/^go //p' go.mod)
 GOLANGCI_LINT := go tool -modfile=internal/tools/go.mod golangci-lint
@@ -12,7 +12,7 @@ FUZZTIME ?= 10s
 FUZZDIR ?= .
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1  ## \2/p' $(MAKEFILE_LIST) | awk -F '  ## ' '{ printf "%-8s  ## %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1  ## \2/p' $(MAKEFILE_LIST) | awk -F '  ## ' '{ printf "%-11s  ## %s\n", $$1, $$2 }'
 
 build: need-go ## static binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
@@ -47,6 +47,9 @@ checks: build ## every executable in deploy/checks: whole processes and real soc
 	@find deploy/checks -maxdepth 1 -type f -perm -u+x 2>/dev/null | sort | while read -r check; do \
 	  echo "== $$check"; "$$check" </dev/null; \
 	done
+
+conformance: need-go ## the checks of residency on a real vLLM, which it installs (5 minutes, 7 GB); says what is missing
+	@deploy/conformance/run
 
 ci: ## what has to pass before a merge
 	.ci/run

@@ -1,5 +1,7 @@
 package cachestate
 
+import "slices"
+
 // Lesson is one prompt with the tokens that the engine rendered it to.
 type Lesson struct {
 	Prompt *Prompt
@@ -289,8 +291,8 @@ func (s *lesson) commit() {
 		s.move(at, i, before)
 		before = at
 	}
-	for i := len(s.p.Keys) - 1; i >= 0; i-- { // the first key is the last to be forgotten
-		if at, ok := r.keys[s.p.Keys[i]]; ok {
+	for _, k := range slices.Backward(s.p.Keys) { // the first key is the last to be forgotten
+		if at, ok := r.keys[k]; ok {
 			r.use(at)
 		}
 	}

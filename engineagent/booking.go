@@ -115,11 +115,10 @@ func (a *Agent) refusalLocked(ad Admission, now time.Time) Reason {
 func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 	b := &Booking{agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked()}
 	perToken := a.speeds.bytesPerToken()
-	switch {
-	case ad.Prompt == nil:
+	if ad.Prompt == nil {
 		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
 		b.newTokens = max(b.prompt, 1)
-	default:
+	} else {
 		b.measure(ad.Prompt, a.expectLocked(&ad, perToken))
 		if a.reuses && b.prompt <= a.longestLocked() {
 			b.lease = a.cache.start(ad.Prompt, perToken)

@@ -7,12 +7,9 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// discover looks for the engine's KV events and, once in each life, at what it can be asked for.
+// discover looks for the engine's KV events.
 func (p *poller) discover(ctx context.Context) {
 	p.follower.follow(ctx, p.a, p.sources(ctx))
-	if gen := p.a.Engine().Generation; gen != p.probed && p.a.examine(ctx) {
-		p.probed = gen
-	}
 }
 
 func (a *Agent) noteCapability(c capability) {
@@ -54,6 +51,7 @@ func (p *poller) named(ctx context.Context) (sources []kvevents.Source, err erro
 		if body, err = p.a.get(ctx, "/server_info", maxInfoBytes); err == nil {
 			sources, err = kvevents.ParseServerInfo(body)
 		}
+	case engine.KindTRTLLM, engine.KindOther: // the one is drained, the others tell nothing
 	}
 	if missing(err) { // an older release
 		return nil, nil

@@ -40,8 +40,11 @@ func (a *Agent) Notes() []string {
 	if a.blocks != nil && a.blocks.Stats().Unverified {
 		add("has a cache group of an unknown kind: its overlap is scaled by what it reports")
 	}
-	if a.blocks != nil && a.blocks.BlockTokens() == 1 {
-		add("sends one KV event for each token: start it with --page-size 16")
+	for _, words := range a.capability.advice(a.events.followed) {
+		add("%s", words)
+	}
+	if a.blocks != nil && a.blocks.BlockTokens() == 1 && a.engine.Kind != engine.KindSGLang {
+		add("sends one KV event for each token: larger blocks cost less")
 	}
 	if a.unstableLocked() {
 		add("renders a conversation anew in each turn: its prompts share no prefix, and are routed by load alone")
@@ -56,6 +59,7 @@ func evidenceAdvice(k engine.Kind) string {
 		return "start it with --enable-prompt-tokens-details"
 	case engine.KindSGLang:
 		return "start it with --enable-cache-report --enable-metrics"
+	case engine.KindTRTLLM, engine.KindOther:
 	}
 	return "nothing can check what is predicted of it"
 }
@@ -70,6 +74,7 @@ func eventAdvice(k engine.Kind) string {
 		return `start it with --page-size 16 --kv-events-config '{` + zmq
 	case engine.KindTRTLLM:
 		return "set event_buffer_max_size in its kv_cache_config"
+	case engine.KindOther: // has none
 	}
 	return ""
 }

@@ -38,7 +38,9 @@ func (a *Agent) loadLocked(now time.Time) engine.Load {
 }
 
 func (a *Agent) queuedSecondsLocked(now time.Time) float64 {
-	return a.ledger.queuedSeconds(a.speeds.prefillRate(), now) + a.penalty.seconds(now)
+	rate := a.speeds.prefillRate()
+	foreign := float64(a.report.tokens) / rate
+	return min(a.ledger.queuedSeconds(rate, now)+foreign, maxQueuedSeconds) + a.penalty.seconds(now)
 }
 
 func (a *Agent) inFlightLocked() int { return a.ledger.inFlight() + a.report.inFlight() }

@@ -69,6 +69,7 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, before bookings) (rest
 	}
 	since := int(a.admitted - before.ever)
 	a.report.read(r, before.open+since, before.waiting+since)
+	a.report.readTokens(r, a.ledger.newTokens)
 	a.learnCountersLocked(r, a.cfg.Now())
 	a.factsLocked(r, kind)
 	a.truthLocked()

@@ -18,7 +18,9 @@ type poller struct {
 	complaint string // last logged
 	follower  follower
 	drained   drainer
-	probed    engine.Generation // life whose schema and layout were looked at
+	probed    engine.Generation // life in which the engine was examined
+
+	probeAgain time.Time // when to examine it again
 }
 
 // poll is one round: is it alive, what is it, how busy is it. The first answer that fails ends the round, so that a
@@ -44,6 +46,7 @@ func (p *poller) poll(ctx context.Context) {
 	}
 	p.readLoad(ctx)
 	p.drain(ctx)
+	p.examine(ctx)
 }
 
 // pause is the time until the next round, spread by a tenth so that agents started together do not poll together.
@@ -130,7 +133,7 @@ func (p *poller) readLoad(ctx context.Context) {
 		return
 	}
 	before := p.a.openBookings()
-	r, kind, err := p.load(ctx)
+	r, kind, err := p.a.askLoad(ctx, p.a.Engine().Kind)
 	if ctx.Err() != nil {
 		return
 	}
@@ -147,31 +150,16 @@ func (p *poller) readLoad(ctx context.Context) {
 	}
 }
 
-// load reads the page that the engine's kind has. TensorRT-LLM's /metrics is left alone: reading it takes its contents
-// away from whoever else reads it.
-func (p *poller) load(ctx context.Context) (reading, engine.Kind, error) {
-	path := "/metrics"
-	kind := p.a.Engine().Kind
-	if kind == engine.KindTRTLLM {
-		path = "/prometheus/metrics"
+// examine looks, once in each life of an idle engine, at what it can be asked for and how it renders.
+func (p *poller) examine(ctx context.Context) {
+	e, now := p.a.Engine(), p.a.cfg.Now()
+	if len(e.Models) == 0 || e.Generation == p.probed || now.Before(p.probeAgain) {
+		return
 	}
-	page, err := p.a.get(ctx, path, maxMetricsBytes)
-	if kind == engine.KindSGLang && missing(err) {
-		return p.loads(ctx)
+	p.probeAgain = now.Add(describePeriod)
+	if p.a.examine(ctx) {
+		p.probed, p.probeAgain = e.Generation, time.Time{}
 	}
-	if err != nil {
-		return reading{}, "", err
-	}
-	return parseMetrics(page, p.a.cfg.Rank)
-}
-
-func (p *poller) loads(ctx context.Context) (reading, engine.Kind, error) {
-	body, err := p.a.get(ctx, "/v1/loads", maxInfoBytes)
-	if err != nil {
-		return reading{}, "", err
-	}
-	r, err := parseLoads(body, p.a.cfg.Rank)
-	return r, engine.KindSGLang, err
 }
 
 func (p *poller) close() {

@@ -16,7 +16,6 @@ type lessons struct {
 	route       openai.Route
 	prompt      *cachestate.Prompt // a copy; nil when its tokens teach nothing
 	first, rest uint64             // BlockExtra of its first block and of the others
-	salted      bool               // one of them is not 0
 	last        cachestate.Key     // of the prompt; its answer is repeated by the next one
 	learned     bool               // the prompt's tokens came
 }

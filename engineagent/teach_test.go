@@ -263,7 +263,7 @@ func TestNotesNameWhatIsMissing(t *testing.T) {
 			e := storedTokens(tokensOf(1, 4))
 			e.BlockTokens, e.Hashes = 1, []uint64{1, 2, 3, 4}
 			(*sink)(a).Apply(0, []cachestate.BlockEvent{e})
-		}, "--page-size 16"},
+		}, "larger blocks"},
 		{"an unknown cache group", func(a *Agent) {
 			a.noteFollowed(1)
 			e := storedTokens(tokensOf(1, 4))

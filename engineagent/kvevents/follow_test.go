@@ -49,6 +49,71 @@ func TestBatchesKeepTheirRank(t *testing.T) {
 	})
 }
 
+func TestRanksOfAnEndedProcessAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStream(t, newPublisher(t), true)
+		defer s.begin()()
+		s.publish(delivered, encodeBatch(3, 0, 100))
+		synctest.Wait()
+		s.run("restart")
+		s.publish(delivered, encodeBatch(4, 0, 200))
+		s.run("wait 1s")
+		s.publish(delivered, []byte("garbage"))
+		synctest.Wait()
+		want := []string{
+			"restarted 3: the connection was lost, and the engine's last KV events are others",
+			"lost 4: a batch of KV events could not be read",
+		}
+		if diff := cmp.Diff(want, s.log); diff != "" {
+			t.Errorf("what was lost (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestParse(t *testing.T) {
+	seq := []byte("\x00\x00\x00\x00\x00\x00\x01\x02")
+	tests := []struct {
+		name string
+		give [][]byte
+		ok   bool
+	}{
+		{"three frames", [][]byte{[]byte("kv@"), seq, []byte("x")}, true},
+		{"five frames of a replay", [][]byte{nil, nil, []byte("kv@"), seq, []byte("x")}, true},
+		{"two frames", [][]byte{seq, []byte("x")}, true},
+		{"one frame", [][]byte{[]byte("x")}, false},
+		{"no frames", nil, false},
+		{"a short number", [][]byte{seq[1:], []byte("x")}, false},
+		{"no payload", [][]byte{seq, nil}, false},
+		{"the number that ends a replay", [][]byte{replayEnd, []byte("x")}, false},
+	}
+	for _, tt := range tests {
+		m, ok := parse(tt.give)
+		if ok != tt.ok || ok && (m.seq != 0x102 || string(m.payload) != "x") {
+			t.Errorf("%s: parse = %d %q, %v", tt.name, m.seq, m.payload, ok)
+		}
+	}
+}
+
+func TestBacklogIsBoundedByBytesThatAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStream(t, newPublisher(t), false)
+		s.pause = time.Second
+		defer s.begin()()
+		s.run("send 1") // keeps the follower busy
+		for range 10 {
+			s.publish(delivered, make([]byte, 8<<20)) // which cannot be read
+		}
+		synctest.Wait()
+		if free := s.inbox.bytes.TryAcquire(1); free {
+			t.Errorf("more than %d bytes may wait", backlogBytes)
+		}
+		s.run("wait 1m")
+		if n := s.Stats().Broken; n != 10 {
+			t.Errorf("%d of 10 batches arrived", n)
+		}
+	})
+}
+
 func TestRanksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStream(t, newPublisher(t), false)

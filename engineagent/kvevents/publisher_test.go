@@ -274,13 +274,17 @@ func (p *publisher) sendLocked(m []byte) {
 	}
 }
 
-func (p *publisher) flush() {
+// flush sends the first n delayed batches; 0 is all.
+func (p *publisher) flush(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range p.delayed {
+	if n == 0 || n > len(p.delayed) {
+		n = len(p.delayed)
+	}
+	for _, m := range p.delayed[:n] {
 		p.sendLocked(m)
 	}
-	p.delayed = nil
+	p.delayed = p.delayed[n:]
 }
 
 // store publishes a batch with a new block; every third one also drops the oldest.

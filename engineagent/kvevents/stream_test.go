@@ -154,8 +154,8 @@ func (s *stream) run(line string) string {
 		repeat(vanished)
 	case "delay": // n batches until the next flush
 		repeat(delayed)
-	case "flush":
-		s.flush()
+	case "flush": // the first n delayed batches, or all
+		s.flush(n)
 	case "repeat": // the last batch
 		s.change(func(p *publisher) { p.sendLocked(p.lastMsg) })
 	case "clear": // the cache, and say so

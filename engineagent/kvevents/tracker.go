@@ -28,8 +28,8 @@ type tracker struct {
 	begun bool   // a batch of this process was taken; the last one is next − 1
 	doubt bool   // the connection is another one since, and so may the process be
 
-	oldest uint64             // the first number that hashes tells of
-	hashes [remembered]uint64 // of the payloads, by number; givenUp for batches that were not seen
+	// hashes are those of the payloads of the last numbers before next; givenUp for batches that were not seen.
+	hashes [remembered]uint64
 }
 
 // givenUp stands for the hash of a batch that never came.
@@ -56,7 +56,7 @@ func (t *tracker) judge(seq, hash uint64) verdict {
 
 // knows reports whether hashes has an entry for seq.
 func (t *tracker) knows(seq uint64) bool {
-	return seq < t.next && seq >= t.oldest && t.next-seq <= remembered
+	return seq < t.next && t.next-seq <= remembered
 }
 
 // same reports whether this very batch was taken.
@@ -79,7 +79,6 @@ func (t *tracker) skip(seq uint64) {
 	from := t.next
 	if seq-from > remembered {
 		from = seq - remembered
-		t.oldest = from
 	}
 	for ; from < seq; from++ {
 		t.hashes[from%remembered] = givenUp
@@ -94,4 +93,4 @@ func (t *tracker) suspect() { t.doubt = t.begun }
 func (t *tracker) trust() { t.doubt = false }
 
 // reset expects a new process.
-func (t *tracker) reset() { t.next, t.oldest, t.begun, t.doubt = 0, 0, false, false }
+func (t *tracker) reset() { t.next, t.begun, t.doubt = 0, false, false }

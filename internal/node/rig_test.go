@@ -86,16 +86,21 @@ func (r *rig) run(c Config) (*Node, context.CancelFunc) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return n, r.start(n)
+}
+
+// start is run for a node that is there already.
+func (r *rig) start(n *Node) context.CancelFunc {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
 	r.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			r.t.Errorf("run %s: %v", c.Mesh.Name, err)
+			r.t.Errorf("run %s: %v", n.config.Mesh.Name, err)
 		}
 	})
-	return n, cancel
+	return cancel
 }
 
 // await waits in fake time until ok.

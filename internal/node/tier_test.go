@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -271,6 +272,24 @@ func TestWrongDigestIsReplacedWhole(t *testing.T) {
 			t.Fatalf("got %v", got)
 		}
 		await(t, "the right one is back", 3*time.Second, func() bool { v, _ := peer.index.Have(id); return v == want })
+	})
+}
+
+func TestAnotherDigestThanAskedForIsNotTaken(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		a, err := New(r.config("a", "e", "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.byName["e"], a.byName["f"] = a.byName["f"], a.byName["e"] // it mixes up what it is asked for
+		r.start(a)
+		config := r.config("b")
+		config.Mesh.Join = []string{a.QUICAddr()}
+		b, _ := r.run(config)
+		await(t, "b knows a", 10*time.Second, b.Ready)
+		if err := b.pullNow(digestID{engine.MakeID("a", "e"), cachestate.TierGPU}); !errors.Is(err, errOther) {
+			t.Errorf("got %v", err)
+		}
 	})
 }
 

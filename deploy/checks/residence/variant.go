@@ -33,13 +33,17 @@ func randomPlace(r *request, rng *rand.Rand) place {
 }
 
 // variant returns a request that is r's up to a place, where it parts from it: the rest of the message is another text,
-// and nothing follows it.
+// and nothing follows it but a
+// short question where that was the system text.
 func (p place) variant(r *request, rest string) request {
 	v, m := *r, r.Messages[p.message]
 	v.Messages = append([]message{}, r.Messages[:p.message+1]...)
 	v.Messages[p.message] = message{
 		Role: m.Role, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
 		Content: strings.ToValidUTF8(m.Content[:p.at], "") + " ~ " + rest,
+	}
+	if m.Role == "system" { // nobody sends one alone
+		v.Messages = append(v.Messages, message{Role: "user", Content: "And now?"})
 	}
 	return v
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"sync"
 )
 
@@ -50,6 +51,18 @@ func (f *Figures) Zero(name string, value float64, format string, args ...any) {
 // Broken reports a check that could not measure.
 func (f *Figures) Broken(check string, err error) {
 	f.add(figure{check, 0, 1, false, "not measured: " + err.Error()})
+}
+
+// Copy adds the figures in the output of another program, and returns how many there were.
+func (f *Figures) Copy(out string) (n int) {
+	for line := range strings.Lines(out) {
+		var x figure
+		if json.Unmarshal([]byte(line), &x) == nil && x.Name != "" {
+			f.add(x)
+			n++
+		}
+	}
+	return n
 }
 
 func (f *Figures) add(x figure) {

@@ -37,6 +37,15 @@ func TestFigureIsOneLineOfJSON(t *testing.T) {
 	}
 }
 
+func TestFiguresOfAnotherProgramAreCopied(t *testing.T) {
+	var out strings.Builder
+	f := NewFigures(&out)
+	n := f.Copy("begins\n" + `{"name":"a","value":2,"bound":1,"ok":false,"note":""}` + "\n" + `{"other":1}` + "\n")
+	if n != 1 || !cmp.Equal(f.Failed(), []string{"a"}) {
+		t.Errorf("%d figures copied, failed %v; want one, a", n, f.Failed())
+	}
+}
+
 func TestChecksAreChosenByNameOrSize(t *testing.T) {
 	all := []Check{{Name: "a", Short: true}, {Name: "b"}, {Name: "far", Asked: true}}
 	tests := []struct {

@@ -1,5 +1,7 @@
 package cachestate
 
+import "slices"
+
 // Estimate is what a Blocks expects an engine to find of a prompt.
 type Estimate struct {
 	Keys     int     // leading keys that are known and resident in some tier
@@ -10,8 +12,27 @@ type Estimate struct {
 	Known int
 	Rest  int64
 
-	answer answer // what the estimate assumes of an answer that the prompt repeats
+	// What the estimate assumes of tokens behind the last key that is known.
+
+	answer answer // the prompt repeats an answer
+	gap    gap    // the prompt parts from an earlier one before its next key
 }
+
+// gap is the part of an estimate that lies between two keys.
+type gap struct {
+	kind   gapKind
+	from   int // tokens before it
+	tokens int // its length
+}
+
+// gapKind says what lies before a gap.
+type gapKind uint8
+
+const (
+	gapInside gapKind = iota // a boundary inside a text
+	gapBehind                // the end of a message
+	numGaps
+)
 
 // answer is the part of an estimate that rests on habits: the prompt goes on where one ended that had an answer.
 type answer struct {
@@ -42,19 +63,40 @@ func (b *Blocks) Estimate(p *Prompt) Estimate {
 			out.Keys = i + 1
 		}
 	}
-	if known != nil && known.key == p.Keys[len(p.Keys)-1] && int64(p.Offsets[len(p.Keys)-1]) == p.Bytes {
+	if known != nil && known.exact && known.key == p.Keys[len(p.Keys)-1] && int64(p.Offsets[len(p.Keys)-1]) == p.Bytes {
 		out.Prompt = int(known.tokens)
 	}
 	if last == nil {
 		return out
 	}
 	end := last.node // the hit may end before it, also between two keys
-	if last.output > 0 && known == last && known.key != p.Keys[len(p.Keys)-1] {
-		out.answer = answer{last.turn, int(last.tokens), int(last.output)}
-		end = b.along(end, int(last.tokens)+int(r.habits.repeat[last.turn]*float64(last.output)+0.5))
+	if known == last && known.key != p.Keys[len(p.Keys)-1] {
+		end = b.along(end, int(last.tokens)+b.behind(&out, last, p))
 	}
 	b.measure(&out, end)
 	return out
+}
+
+// behind returns how many tokens a prompt can be expected to share with earlier ones behind the last key that is known.
+func (b *Blocks) behind(out *Estimate, last *rendering, p *Prompt) int {
+	h := &b.renderings.habits
+	if last.output > 0 {
+		out.answer = answer{last.turn, int(last.tokens), int(last.output)}
+		return int(h.repeat[last.turn]*float64(last.output) + 0.5)
+	}
+	i, _ := slices.BinarySearch(p.Offsets, uint32(p.Bytes-out.Rest))
+	for i < len(p.Keys) && p.Keys[i] != last.key { // two keys can share an offset
+		i++
+	}
+	if i+1 >= len(p.Keys) {
+		return 0
+	}
+	tokens := b.renderings.density.tokens(between(p.features(i), p.features(i+1)))
+	out.gap = gap{gapBehind, int(last.tokens), int(tokens)}
+	if nextBoundary(int64(p.Offsets[i])-1) == int64(p.Offsets[i]) {
+		out.gap.kind = gapInside
+	}
+	return int(h.shared[out.gap.kind]*tokens + 0.5)
 }
 
 // along returns the node to which the youngest path from n on is held, at most to a position in tokens.
@@ -89,6 +131,9 @@ func (b *Blocks) measure(out *Estimate, end int32) {
 
 // Observe takes how many tokens the engine found of the prompt that an estimate was made for.
 func (b *Blocks) Observe(e Estimate, cached int) {
+	if e.gap.tokens > 0 {
+		b.renderings.habits.parted(e.gap.kind, float64(cached+b.block/2-e.gap.from)/float64(e.gap.tokens))
+	}
 	if e.answer.output > 0 {
 		share := float64(cached+b.block/2-e.answer.from) / float64(e.answer.output)
 		b.renderings.habits.repeated(e.answer.turn, share)

@@ -4,6 +4,7 @@ package cachestate
 type habits struct {
 	stay   [numTurns]float64 // share of the fickle keys whose rendering stayed, by the kind of turn that brought them
 	repeat [numTurns]float64 // share of an answer that the next prompt repeats token by token
+	shared [numGaps]float64  // share of the text up to the next key that a prompt still shares when it parts before it
 	even   float64           // share of a prompt that the next one through the same keys repeats: 1 for a stable template
 	pairs  int               // comparisons that even rests on, up to evenPairs
 }
@@ -17,6 +18,7 @@ const (
 	stayRate  = 1.0 / 16
 
 	repeatRate = 1.0 / 8
+	sharedRate = 1.0 / 32
 
 	// evenBelow marks a layout as unstable: half of what two prompts have in common is rendered in another way.
 	evenBelow = 0.5
@@ -47,6 +49,11 @@ func (h *habits) stayed(t Turn, did bool) {
 // repeated takes which share of an answer the next prompt repeated.
 func (h *habits) repeated(t Turn, share float64) {
 	h.repeat[t] += (min(max(share, 0), 1) - h.repeat[t]) * repeatRate
+}
+
+// parted takes which share of the text up to the next key two prompts had in common.
+func (h *habits) parted(k gapKind, share float64) {
+	h.shared[k] += (min(max(share, 0), 1) - h.shared[k]) * sharedRate
 }
 
 // compared takes which share of what two prompts have in common was rendered alike.

@@ -213,7 +213,7 @@ func (s *lesson) locate() {
 	if s.same > 0 {
 		fromTokens = s.position[s.same-1]
 	}
-	if s.same > 1 && s.same < len(p.Keys) {
+	if s.same > 1 && s.same < len(p.Keys) && !s.b.renderings.get(p.Keys[s.same-1]).exact {
 		fromTokens = s.refine(s.same - 1)
 		s.position[s.same-1] = fromTokens
 	}
@@ -304,7 +304,9 @@ func (s *lesson) move(at int32, i int, before int32) {
 	e := &r.list[at]
 	e.tokens = s.position[i]
 	if i == len(s.p.Keys)-1 && int64(s.p.Offsets[i]) == s.p.Bytes {
-		e.tokens = s.tokens
+		e.tokens, e.exact = s.tokens, true
+	} else if i >= s.same {
+		e.exact = false
 	}
 	if e.before != before {
 		r.show(at, 0)

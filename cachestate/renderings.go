@@ -6,7 +6,8 @@ import "math"
 type rendering struct {
 	key    Key
 	node   int32 // last block that lies before the boundary; the root when none does
-	tokens int32 // position of the boundary: exact at the end of a prompt, else between two known positions
+	tokens int32 // position of the boundary
+	exact  bool  // it is known: a prompt ended there. Else it was reckoned between two known ones
 	safe   int32 // shortest common prefix seen of two prompts through the key, in tokens
 	relax  int32 // the shortest of the comparisons since then
 	passed uint8 // how many those were

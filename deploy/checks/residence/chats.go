@@ -18,6 +18,7 @@ type conversation struct {
 	rng     *rand.Rand
 	writer  *writer
 	streams float64 // share of turns that are streams
+	traced  uint64  // the conversation of the trace that it belongs to; 0 for none
 }
 
 // writer makes the texts of conversations: the same for the same seed.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -349,7 +350,7 @@ func merged(stream []byte) []byte {
 	for event := range bytes.SplitAfterSeq(normal(stream), []byte("\n\n")) {
 		m := content.FindSubmatch(event)
 		if m != nil && bytes.Equal(m[1], before) && bytes.Equal(m[3], after) {
-			out = append(bytes.TrimSuffix(out, append(after[:len(after):len(after)], "\n\n"...)), m[2]...)
+			out = append(bytes.TrimSuffix(out, append(slices.Clip(after), "\n\n"...)), m[2]...)
 			out = append(append(out, after...), "\n\n"...)
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
@@ -28,8 +29,9 @@ type mix struct {
 
 	mu       sync.Mutex
 	rng      *rand.Rand
-	trace    []string // prompts that are left
-	chats    int      // conversations that have not begun
+	trace    []traced        // prompts that are left
+	talking  map[uint64]bool // recorded conversations of which a request is being sent
+	chats    int             // conversations that have not begun
 	idle     []*conversation
 	busy     int // turns that are being sent
 	sent     int // requests
@@ -39,9 +41,16 @@ type mix struct {
 	salted   int // of those
 }
 
+// traced is one prompt of the trace. In truth it comes seconds after the answer to the one before of its conversation: they
+// are not sent at the same time.
+type traced struct {
+	prompt       string
+	conversation uint64
+}
+
 // newMix returns traffic of so many requests of the trace and so many conversations.
 func newMix(h *check.Harness, seed uint64, requests, chats int, streams float64) (*mix, error) {
-	m := &mix{writer: newWriter(seed, 1, 48), streams: streams, rng: rand.New(rand.NewPCG(seed, 12)), chats: chats}
+	m := &mix{writer: newWriter(seed, 1, 48), streams: streams, rng: rand.New(rand.NewPCG(seed, 12)), chats: chats, talking: map[uint64]bool{}}
 	if requests == 0 {
 		return m, nil
 	}
@@ -61,12 +70,31 @@ func newMix(h *check.Harness, seed uint64, requests, chats int, streams float64)
 	}
 	for _, s := range replay.Sessions {
 		var text []byte
-		for _, p := range s.Turns[0].User {
+		passages := s.Turns[0].User
+		for _, p := range passages {
 			text = m.writer.text.AppendPassage(text, p)
 		}
-		m.trace = append(m.trace, string(text))
+		// the first block is a system text that many share
+		m.trace = append(m.trace, traced{string(text), passages[min(1, len(passages)-1)].ID})
 	}
 	return m, nil
+}
+
+// fromTrace returns the next prompt of the trace whose conversation is not busy, nil when there is none. The caller holds mu.
+func (m *mix) fromTrace() *conversation {
+	i := slices.IndexFunc(m.trace, func(t traced) bool { return !m.talking[t.conversation] })
+	if i < 0 {
+		return nil
+	}
+	t := m.trace[i]
+	m.trace = slices.Delete(m.trace, i, i+1)
+	m.talking[t.conversation] = true
+	m.ofTrace++
+	c := &conversation{writer: m.writer, rng: m.rng, turns: 1, streams: m.streams, traced: t.conversation}
+	c.Model = model
+	c.ask()
+	c.Messages[0].Content = t.prompt
+	return c
 }
 
 // conversationTrace reads the recorded conversations from beside the repository; where they are not, those that are part
@@ -95,13 +123,11 @@ func (m *mix) take() *conversation {
 	fresh := m.chats > 0 && len(m.idle)+m.busy < activeChats
 	share := float64(len(m.trace)) / float64(1+len(m.trace)+2*m.chats+len(m.idle))
 	var c *conversation
+	if len(m.trace) > 0 && m.rng.Float64() < share {
+		c = m.fromTrace()
+	}
 	switch {
-	case len(m.trace) > 0 && m.rng.Float64() < share:
-		c = &conversation{writer: m.writer, rng: m.rng, turns: 1, streams: m.streams}
-		c.Model = model
-		c.ask()
-		c.Messages[0].Content, m.trace = m.trace[0], m.trace[1:]
-		m.ofTrace++
+	case c != nil:
 	case fresh:
 		c = m.begin()
 	case len(m.idle) > 0:
@@ -112,7 +138,9 @@ func (m *mix) take() *conversation {
 	case m.chats > 0:
 		c = m.begin()
 	default:
-		return nil
+		if c = m.fromTrace(); c == nil {
+			return nil
+		}
 	}
 	m.busy++
 	m.sent++
@@ -139,6 +167,7 @@ func (m *mix) put(c *conversation, a *answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy--
+	delete(m.talking, c.traced)
 	if a == nil {
 		return
 	}

@@ -70,9 +70,7 @@ func (d *Decoder) extraOf(v []byte) uint64 {
 		}
 		d.parts, p = append(d.parts, partOf(part)), rest
 	}
-	extra := cachestate.BlockExtra(d.parts...)
-	clear(d.parts)
-	return extra
+	return cachestate.BlockExtra(d.parts...)
 }
 
 // partOf returns what stands for one part of an entry: a text stands for itself, a medium for its identifier and the

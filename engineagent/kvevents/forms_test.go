@@ -3,7 +3,6 @@ package kvevents
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -98,8 +97,10 @@ func TestFormsOfEvents(t *testing.T) {
 				listOf(127, 128, 300, 70_000, uint64(math.MaxUint32), -1, math.MinInt32), 7),
 			"stored 7, tokens 127 128 300 70000 4294967295 4294967295 2147483648 by 7, gpu, group 0 full",
 		},
-		{"pairs of tokens", stored(listOf(7), nil, listOf(listOf(1, 2), listOf(2, -1)), 2), fmt.Sprintf(
-			"stored 7, tokens %d %d by 2, gpu, group 0 full", foldPair(1, 2), foldPair(2, math.MaxUint32))},
+		{
+			"pairs of tokens", stored(listOf(7), nil, listOf(listOf(1, 2), listOf(2, 1)), 2),
+			"stored 7, tokens 2654435763 1013904227 by 2, gpu, group 0 full",
+		},
 		{"hash only", stored(listOf(7, 8), nil, listOf(), 0, nil, "CPU"), "stored 7 8, tokens by 0, cpu, group 0 full"},
 		{"hash only, no list", stored(listOf(7), nil, nil, 0, nil, "FS"), "stored 7, tokens by 0, disk, group 0 full"},
 		{"no block", stored(listOf(), nil, listOf(1, 2), 2), ""},
@@ -237,14 +238,10 @@ func TestBrokenBatchesAreErrors(t *testing.T) {
 		return v
 	}
 	claim := func(lead ...byte) appender { return func(b []byte) []byte { return append(b, lead...) } }
-	many := func(tokens int) appender {
-		return func(b []byte) []byte {
-			b = append(append(b, 0x95), encode("BlockStored")...)
-			b = msgp.AppendNil(append(b, 0x91, 7))
-			b = append(msgp.AppendArrayHeader(b, uint32(tokens)), make([]byte, tokens)...)
-			return append(b, 1)
-		}
+	list0 := func(n int) appender {
+		return func(b []byte) []byte { return append(msgp.AppendArrayHeader(b, uint32(n)), make([]byte, n)...) }
 	}
+	many := func(tokens int) any { return listOf("BlockStored", listOf(7), nil, list0(tokens), 1) }
 	for _, tt := range []struct {
 		name    string
 		payload []byte
@@ -263,6 +260,9 @@ func TestBrokenBatchesAreErrors(t *testing.T) {
 		{"more pairs than bytes", events(listOf("x", claim(0xdf, 0, 0, 0, 99))), errShort},
 		{"more text than bytes", events(listOf("x", claim(0xd9, 99))), errShort},
 		{"most levels", events(nested(maxDepth - 2)), nil},
+		{"most items", events(listOf("x", list0(maxItems))), nil},
+		{"more items", events(listOf("x", list0(maxItems+1))), errBounds},
+		{"broken after the rank", encode(listOf(1.0, listOf(), 0, claim(0xc1))), errLead},
 		{"more levels", events(nested(maxDepth - 1)), errBounds},
 		{"more levels in a field", events(listOf("BlockRemoved", listOf(1), nested(maxDepth-2))), errBounds},
 		{"longest text", events(strings.Repeat("x", maxText)), nil},
@@ -279,6 +279,31 @@ func TestBrokenBatchesAreErrors(t *testing.T) {
 		var b Batch
 		if err := d.Decode(tt.payload, &b); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestValuesOfEveryFormAreSkippedWhole has a value of each form where nothing is known: what follows must be found.
+func TestValuesOfEveryFormAreSkippedWhole(t *testing.T) {
+	lead := func(lead byte, more ...byte) []byte { return append([]byte{lead}, more...) }
+	pad := func(b []byte, n int) []byte { return append(b, make([]byte, n)...) }
+	values := [][]byte{
+		lead(0x7f), lead(0xe0), lead(0xff), lead(0xc0), lead(0xc2), lead(0xc3), pad(lead(0xca), 4), pad(lead(0xcb), 8),
+		pad(lead(0xcc), 1), pad(lead(0xcd), 2), pad(lead(0xce), 4), pad(lead(0xcf), 8),
+		pad(lead(0xd0), 1), pad(lead(0xd1), 2), pad(lead(0xd2), 4), pad(lead(0xd3), 8),
+		pad(lead(0xd4), 2), pad(lead(0xd5), 3), pad(lead(0xd6), 5), pad(lead(0xd7), 9), pad(lead(0xd8), 17),
+		lead(0xa0), pad(lead(0xbf), 31), pad(lead(0xd9, 3), 3), pad(lead(0xda, 1, 2), 258), pad(lead(0xdb, 0, 0, 1, 2), 258),
+		pad(lead(0xc4, 3), 3), pad(lead(0xc5, 1, 2), 258), pad(lead(0xc6, 0, 0, 1, 2), 258),
+		pad(lead(0xc7, 3), 4), pad(lead(0xc8, 1, 2), 259), pad(lead(0xc9, 0, 0, 1, 2), 259),
+		lead(0x90), pad(lead(0x9f), 15), pad(lead(0xdc, 1, 2), 258), pad(lead(0xdd, 0, 0, 1, 2), 258),
+		lead(0x80), pad(lead(0x8f), 30), pad(lead(0xde, 1, 2), 516), pad(lead(0xdf, 0, 0, 1, 2), 516),
+	}
+	for _, v := range values {
+		raw := func(b []byte) []byte { return append(b, v...) }
+		event := dict{"type", "BlockRemoved", "new", raw, "block_hashes", listOf(1)}
+		got := decoded(t, encode(listOf(1.0, listOf(raw, event, listOf("AllBlocksCleared")), 0)))
+		if want := "at 1 rank 0 | removed 1, gpu, group 0 | cleared | 1 skipped"; got != want {
+			t.Errorf("0x%x:\n got  %s\n want %s", v[0], got, want)
 		}
 	}
 }

@@ -241,5 +241,5 @@ func sameHost(a, b string) bool {
 	if x != nil && y != nil {
 		return x.Equal(y)
 	}
-	return x == nil && y == nil && sameName(a, b)
+	return sameName(a, b)
 }

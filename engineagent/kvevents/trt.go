@@ -73,7 +73,7 @@ type IDs struct {
 // counts.
 func (i *IDs) Next(id int64) (gap, restart bool) {
 	restart = i.restarts(id)
-	gap = id > i.next && !restart || id > 0 && restart
+	gap = id > i.next || id > 0 && restart
 	i.begun, i.next = true, id+1
 	return gap, restart
 }
@@ -152,17 +152,12 @@ func envelopes(body []byte, out *Drained) (list []trtEvent, err error) {
 	return list, nil
 }
 
-// restarted reports whether another process gave an answer: the first number of a rank is one that was there already.
+// restarted reports whether another process gave an answer: a number of a rank is one that was in answers before.
 func (d *Drainer) restarted(list []trtEvent) bool {
-	seen := map[int]bool{}
-	for i := range list {
-		e := &list[i]
-		if ids := d.ids[e.Rank]; ids != nil && !seen[e.Rank] && ids.restarts(*e.ID) {
-			return true
-		}
-		seen[e.Rank] = true
-	}
-	return false
+	return slices.ContainsFunc(list, func(e trtEvent) bool {
+		ids := d.ids[e.Rank]
+		return ids != nil && ids.restarts(*e.ID)
+	})
 }
 
 // lose forgets what came of a rank so far.

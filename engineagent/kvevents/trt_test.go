@@ -94,7 +94,8 @@ func TestDrainer(t *testing.T) {
 			trtJSON(7, "", storedJSON("null", blockJSON("null", "", 1, 2))),
 			trtJSON(8, "", storedJSON("null", blockJSON("1", ""))),
 			trtJSON(9, "", storedJSON("null", blockJSON("1", `,"cache_level":-1`, 1, 2))), trtJSON(10, "", removedJSON("9")),
-		}, "rank 0: removed 9, gpu, group 0 | 13 skipped"}}},
+			trtJSON(11, "", storedJSON("null", blockJSON("1", "", 1<<32, 2))),
+		}, "rank 0: removed 9, gpu, group 0 | 14 skipped"}}},
 		{"moved to the host, to disk and back, then removed", []answer{begin, {[]string{
 			trtJSON(2, "", offloadJSON),
 			trtJSON(3, "", `{"type":"updated","block_hash":7,"cache_level":{"old_value":1,"new_value":2}}`),
@@ -133,7 +134,7 @@ func TestDrainer(t *testing.T) {
 			"rank 0: gap; " + twoWords,
 		}}},
 		{"ranks count on their own", []answer{{[]string{
-			trtJSON(0, `"attention_dp_rank":0`, two), trtJSON(0, `"attention_dp_rank":1`, two),
+			trtJSON(0, `"attention_dp_rank":1`, two), trtJSON(0, `"attention_dp_rank":0`, two),
 			trtJSON(1, `"attention_dp_rank":1`, two),
 		}, "rank 0: " + twoWords + " | rank 1: " + twoWords + "; " + twoWords}, {[]string{
 			trtJSON(1, `"attention_dp_rank":0`, removedJSON("7")), trtJSON(5, `"attention_dp_rank":1`, removedJSON("7")),

@@ -83,7 +83,7 @@ func (d *Drainer) stored(out *Drained, rank int, form cachestate.BlockEvent, dat
 		d.block = d.BlockTokens
 	}
 	if d.block == 0 {
-		d.learn(out, rank, &form, data.Blocks)
+		d.learn(out, &form, data.Blocks)
 	}
 	if d.block == 0 {
 		form.BlockTokens = len(data.Blocks[0].Tokens)
@@ -102,9 +102,9 @@ func (d *Drainer) stored(out *Drained, rank int, form cachestate.BlockEvent, dat
 
 // learn finds out how many tokens a block has: as many as one that another follows. Then the blocks that waited for
 // that are let go.
-func (d *Drainer) learn(out *Drained, rank int, form *cachestate.BlockEvent, blocks []trtBlock) {
+func (d *Drainer) learn(out *Drained, form *cachestate.BlockEvent, blocks []trtBlock) {
 	followed := slices.IndexFunc(d.waiting, func(w waitingBlock) bool {
-		return w.rank == rank && form.HasParent && w.event.Hashes[0] == form.Parent
+		return form.HasParent && w.event.Hashes[0] == form.Parent
 	})
 	switch {
 	case len(blocks) > 1:

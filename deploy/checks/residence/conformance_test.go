@@ -13,6 +13,10 @@ func TestNeighbouringTextsAreMerged(t *testing.T) {
 	if a, b := string(merged([]byte(one))), string(merged([]byte(other))); a != b {
 		t.Errorf("merged = %s, want %s", a, b)
 	}
+	last := `data: {"id":"x2","choices":[{"index":0,"delta":{"content":"d!"},"finish_reason":"stop"}]}` + "\n\n"
+	if a, b := string(merged([]byte(one))), string(merged([]byte(role+chunk(`a\"bc`)+last))); a != b {
+		t.Errorf("merged = %s, want %s, as when the last chunk has more", a, b)
+	}
 	if a, b := string(merged([]byte(one))), string(merged([]byte(role+chunk(`a\"bce`)+end))); a == b {
 		t.Error("other text is the same")
 	}

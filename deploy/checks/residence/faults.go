@@ -23,7 +23,8 @@ var scripts embed.FS
 //	warm N      send N requests, after which the agent must be right
 //	send N      send N requests
 //	fault JSON  break the stream of KV events as POST /sim/faults says
-//	restart     end the engine's process and begin another
+//	restart     the engine does what another process in its place would do, in no time
+//	kill        end the engine's process and start another
 //	clear       empty the engine's cache
 //	sleep D     wait
 //	return      the stream is whole again from here on
@@ -110,6 +111,8 @@ func (s *script) do(line string) error {
 		return r.sim(n, "/sim/faults", argument)
 	case "restart":
 		return r.sim(n, "/sim/restart", "")
+	case "kill":
+		return r.replaceEngine(n)
 	case "clear":
 		return r.sim(n, "/reset_prefix_cache", "")
 	case "sleep":
@@ -258,7 +261,7 @@ func (s *script) figures() error {
 		never = "; it never was"
 	}
 	s.p.r.h.Figures.AtMost(s.name+"_seconds", s.slowest.Seconds(), 2,
-		"from the return of the stream until the agent is right, or has less and marks it%s; at last, of %d prompts right %d, "+
+		"from the return of the stream until the agent is right, or has less and marks it, 0 for at the first look%s; at last, of %d prompts right %d, "+
 			"lower and marked %d, lower %d, too high %d; the engine holds some of %d%s; notes %q",
 		never, min(faultPrompts, len(s.p.recent)), v.right, v.lower, v.low, v.wrong, v.held, v.first, status.Notes)
 	return nil

@@ -35,7 +35,8 @@ type node struct {
 	quic       string
 	gossip     string
 	debug      string
-	engineAddr string // host:port
+	engineAddr string        // host:port
+	command    check.Command // that started the engine
 	engine     *check.Process
 	agent      *check.Process
 }
@@ -126,9 +127,21 @@ func (r *rig) startEngine(n *node, p plan) error {
 	if err != nil {
 		return err
 	}
-	c := check.Command{Args: p.pin(1, self, engineCommand, string(text)), Log: filepath.Join(r.dir, "engine-"+n.name+".log")}
-	n.engine, err = r.h.StartCommand(r.ctx, c, "engine-"+n.name)
+	n.command = check.Command{Args: p.pin(1, self, engineCommand, string(text)), Log: filepath.Join(r.dir, "engine-"+n.name+".log")}
+	n.engine, err = r.h.StartCommand(r.ctx, n.command, "engine-"+n.name)
 	return err
+}
+
+// replaceEngine ends the engine's process and starts another at the same addresses.
+func (r *rig) replaceEngine(n *node) (err error) {
+	n.engine.Kill()
+	if n.engine, err = r.h.StartCommand(r.ctx, n.command, "engine-"+n.name); err != nil {
+		return err
+	}
+	return check.Await(r.ctx, 10*time.Second, "another engine", func() bool {
+		_, err := r.get("http://" + n.engineAddr + "/health")
+		return err == nil
+	})
 }
 
 // pin returns a command that runs on one CPU, where the plan says so and the machine can.

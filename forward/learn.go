@@ -2,7 +2,6 @@ package forward
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,33 +11,38 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// learner is what one answer is to teach: it adds to the request what the booking asks for, and takes it out of the
-// answer before the client gets it.
+// learner adds to one request what its booking asks for, and takes it out of the answer before the client gets it.
 type learner struct {
-	b     Booking
-	ask   openai.Ask
-	strip *openai.Stripper // nil when nothing was added
-	body  []byte           // of a request whose prompt is token ids
+	b      Booking
+	route  openai.Route
+	traits openai.Traits
+	ask    openai.Ask
+	wants  bool             // the prompt's token ids, which the booking gets once
+	strip  *openai.Stripper // nil when nothing was added
+	body   []byte           // of the request, when the token ids are there
+}
+
+func newLearner(b Booking, c *call) *learner {
+	ask := b.Ask()
+	return &learner{
+		b: b, route: c.route(), traits: c.Traits, ask: ask.Within(c.Traits),
+		wants: b.WantsPrompt() && !c.Traits.Any(openai.TraitMany|openai.TraitSkipsCache),
+	}
 }
 
 // maxRefusal bounds how much of an engine's refusal is read.
 const maxRefusal = 64 << 10
 
-// maxStripped bounds an answer that is no stream and from which something must be taken out: it has to be read whole.
-const maxStripped = 64 << 20
-
-// askAndLearn sends the request with what the booking asks for. When the engine refuses it for that, it is sent again as it
-// came.
-func (o *Owner) askAndLearn(
-	ctx context.Context, e LocalEngine, target string, c *call, body []byte, l *learner,
-) (*http.Response, error) {
-	if c.Traits.Has(openai.TraitTokenPrompt) && l.b.WantsPrompt() {
+// send sends the request with what is asked. An engine that refuses that is sent the request as it came, and the client
+// gets its second answer. Only when that one is good was the field at fault: what a client wrote may be named as well.
+func (l *learner) send(body []byte, do func(body []byte) (*http.Response, error)) (*http.Response, error) {
+	if l.wants && len(l.ask.Fields) == 0 && l.traits.Any(openai.TraitTokenPrompt|openai.TraitChatIDs) {
 		l.body = body
 	}
 	if l.ask.Empty() {
-		return o.ask(ctx, e, target, c, body)
+		return do(body)
 	}
-	resp, err := o.ask(ctx, e, target, c, l.ask.Apply(body))
+	resp, err := do(l.ask.Apply(body))
 	if err != nil {
 		return nil, err
 	}
@@ -49,32 +53,38 @@ func (o *Owner) askAndLearn(
 	refusal, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if err != nil {
 		resp.Body.Close()
-		return nil, err
+		return nil, fmt.Errorf("read refusal: %w", err)
 	}
-	field, ours := l.ask.RefusedIn(refusal)
-	if !ours {
-		resp.Body = readCloser{io.MultiReader(bytes.NewReader(refusal), resp.Body), resp.Body}
+	field := l.ask.Refusal(refusal)
+	if field == "" {
+		resp.Body = joinedBody{io.MultiReader(bytes.NewReader(refusal), resp.Body), resp.Body}
 		return resp, nil
 	}
 	resp.Body.Close()
-	l.b.AskRefused(field)
-	l.ask = openai.Ask{}
-	return o.ask(ctx, e, target, c, body)
+	if resp, err = do(body); err == nil && resp.StatusCode < http.StatusMultipleChoices {
+		l.b.AskRefused(field)
+	}
+	return resp, err
 }
 
-type readCloser struct {
+// joinedBody is the body of an answer of which a part was read: what is read is not what is closed.
+type joinedBody struct {
 	io.Reader
 	io.Closer
 }
 
-// prepare takes what was added out of an answer that is no stream, before its header goes out with its length.
+// maxStripped bounds an answer that is no stream and out of which something is to be taken: it is read whole before its
+// header goes out with its length.
+const maxStripped = 64 << 20
+
+// prepare takes what was asked for out of an answer that is no stream.
 func (l *learner) prepare(resp *http.Response) error {
-	if l.strip == nil || streams(resp) || resp.StatusCode >= 300 {
+	if l.strip == nil || len(l.ask.Fields) == 0 || streams(resp) || resp.StatusCode >= http.StatusMultipleChoices {
 		return nil
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStripped+1))
 	if err != nil {
-		return err
+		return fmt.Errorf("read answer with token ids: %w", err)
 	}
 	if len(body) > maxStripped {
 		return fmt.Errorf("answer with token ids is above %d bytes", maxStripped)
@@ -83,8 +93,7 @@ func (l *learner) prepare(resp *http.Response) error {
 	if resp.Header.Get("Content-Length") != "" {
 		resp.Header.Set("Content-Length", strconv.Itoa(len(body)))
 	}
-	resp.ContentLength = int64(len(body))
-	resp.Body = readCloser{bytes.NewReader(body), resp.Body}
+	resp.Body = joinedBody{bytes.NewReader(body), resp.Body}
 	return nil
 }
 
@@ -96,7 +105,7 @@ func (l *learner) event(out, raw []byte) []byte {
 	return l.strip.Event(out, raw)
 }
 
-// flush appends what was held back when the stream has ended.
+// flush appends what is held back of a stream that has ended.
 func (l *learner) flush(out []byte) []byte {
 	if l.strip == nil {
 		return out
@@ -104,18 +113,21 @@ func (l *learner) flush(out []byte) []byte {
 	return l.strip.Flush(out)
 }
 
-// learn reads the prompt's token ids, once they have come, after what was before them has gone to the client.
+// learn hands the booking the prompt's token ids once they have come. It is to be called when content of the answer has
+// been passed on: the prompt was computed then, and nobody waits for its first token any more.
 func (l *learner) learn() {
-	switch {
-	case l.body != nil:
-		begin := time.Now()
-		ids := openai.PromptIDs(l.body)
-		l.body = nil
+	if !l.wants {
+		return
+	}
+	begin := time.Now()
+	var ids []uint32
+	if l.body != nil {
+		ids = openai.PromptIDs(l.route, l.body)
+	} else if l.strip != nil {
+		ids = openai.ParseIDs(l.strip.Prompt())
+	}
+	l.wants, l.body = len(ids) == 0 && l.body == nil, nil
+	if len(ids) > 0 {
 		l.b.Learn(ids, time.Since(begin))
-	case l.strip != nil && l.b.WantsPrompt():
-		if list := l.strip.Prompt(); list != nil {
-			begin := time.Now()
-			l.b.Learn(openai.ParseIDs(list), time.Since(begin))
-		}
 	}
 }

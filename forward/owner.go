@@ -179,8 +179,8 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	defer cancel(nil)
 	alive := e.Booker.Alive()
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	l := learner{b: booking, ask: booking.Ask()}
-	resp, err := o.askAndLearn(ctx, e, target, c, b, &l)
+	l := newLearner(booking, c)
+	resp, err := l.send(b, func(body []byte) (*http.Response, error) { return o.ask(ctx, e, target, c, body) })
 	if err != nil {
 		return ending{}, engineFailure(e, err)
 	}
@@ -197,7 +197,7 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		outcome = Outcome{Refused: !engineFault(status)}
 		return ending{}, err
 	}
-	outcome, err = o.relay(c, resp, &l, to)
+	outcome, err = o.relay(resp, l, to)
 	if err != nil {
 		return ending{}, err
 	}
@@ -214,10 +214,9 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 	if c.Method == http.MethodGet {
 		return noBooking{}, e.Booker.Load(), nil
 	}
-	route, _ := openai.RouteFor(c.Method, pathOnly(c.Path))
 	return e.Booker.Admit(Admission{
 		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second,
-		Route: route, Traits: c.Traits, Model: c.Model, Salt: c.Salt, LoRA: c.LoRA,
+		Route: c.route(), Traits: c.Traits, Model: c.Model, Salt: c.Salt, LoRA: c.LoRA,
 	})
 }
 
@@ -271,12 +270,11 @@ func engineFailure(e LocalEngine, err error) error {
 }
 
 // relay passes the engine's answer on: event by event when it is a stream, else as it comes.
-func (o *Owner) relay(c *call, resp *http.Response, l *learner, to receiver) (Outcome, error) {
-	route, _ := openai.RouteFor(c.Method, pathOnly(c.Path))
+func (o *Owner) relay(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 	if streams(resp) {
-		return relayEvents(route, resp.Body, l, to)
+		return relayEvents(resp.Body, l, to)
 	}
-	return relayWhole(route, resp, l, to)
+	return relayWhole(resp, l, to)
 }
 
 func streams(resp *http.Response) bool {
@@ -286,15 +284,15 @@ func streams(resp *http.Response) bool {
 // usageWindow is how much of an answer that is no stream is kept to read its usage. Answers above it teach nothing.
 const usageWindow = 4 << 20
 
-func relayWhole(route openai.Route, resp *http.Response, l *learner, to receiver) (Outcome, error) {
-	b, good := l.b, resp.StatusCode < 300
+func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
+	good := resp.StatusCode < 300
 	var kept []byte
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
 			if good {
-				b.FirstContent()
+				l.b.FirstContent()
 			}
 			if len(kept)+n <= usageWindow {
 				kept = append(kept, buf[:n]...)
@@ -304,8 +302,10 @@ func relayWhole(route openai.Route, resp *http.Response, l *learner, to receiver
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			l.learn()
-			usage, ok := openai.ParseUsage(route, kept)
+			if good {
+				l.learn()
+			}
+			usage, ok := openai.ParseUsage(l.route, kept)
 			fault := engineFault(resp.StatusCode)
 			return Outcome{Usage: usage, HasUsage: ok && good, Refused: !good && !fault, Failed: fault, Whole: true}, nil
 		}
@@ -318,8 +318,8 @@ func relayWhole(route openai.Route, resp *http.Response, l *learner, to receiver
 // eventLimit bounds one line of an engine's event stream: the token ids of a very long prompt come in one line.
 const eventLimit = 32 << 20
 
-func relayEvents(route openai.Route, body io.Reader, l *learner, to receiver) (Outcome, error) {
-	events := openai.NewStream(route, eventLimit)
+func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
+	events := openai.NewStream(l.route, eventLimit)
 	buf := make([]byte, 32<<10)
 	var out []byte
 	content, failed, done := false, false, false
@@ -343,7 +343,9 @@ func relayEvents(route openai.Route, body io.Reader, l *learner, to receiver) (O
 				return Outcome{Failed: true}, err
 			}
 		}
-		l.learn()
+		if content {
+			l.learn()
+		}
 		if feedErr != nil {
 			return Outcome{Failed: true}, &failure{"bad_event", feedErr}
 		}
@@ -369,6 +371,12 @@ func finishEvents(events *openai.Stream, failed, done bool) (Outcome, error) {
 	}
 	usage, ok := events.Usage()
 	return Outcome{Usage: usage, HasUsage: ok, Failed: failed}, nil
+}
+
+// route returns the route of the call's path; none when clients may not use it.
+func (c *call) route() openai.Route {
+	route, _ := openai.RouteFor(c.Method, pathOnly(c.Path))
+	return route
 }
 
 func pathOnly(p string) string {

@@ -2,7 +2,7 @@ package openai
 
 import "bytes"
 
-// Style is how an engine writes fields that were not asked for.
+// Style is how an engine writes token ids that were not asked for.
 type Style uint8
 
 // The styles.
@@ -11,16 +11,10 @@ const (
 	StyleAbsent              // SGLang: the field is not there
 )
 
-const (
-	fieldTokenIDs      = "return_token_ids"
-	fieldPromptIDs     = "return_prompt_token_ids"
-	fieldStreamOptions = "stream_options"
-)
-
 // Ask is what an owner adds to a request to learn from the answer; a Stripper takes it out of the answer again. The zero
 // Ask adds nothing.
 type Ask struct {
-	Fields []string // set to true in the request
+	Fields []string // set to true in the request, so that the answer has token ids
 	Usage  bool     // stream_options.include_usage
 	Style  Style
 }
@@ -28,37 +22,51 @@ type Ask struct {
 // Empty reports whether nothing is asked.
 func (a *Ask) Empty() bool { return len(a.Fields) == 0 && !a.Usage }
 
+// Within returns what of a may be added to a request with these traits: nothing that the client has set itself, usage only
+// where engines take that, and where it can be taken out of the answer again.
+func (a *Ask) Within(t Traits) Ask {
+	out := *a
+	if t.Has(TraitAsksIDs) {
+		out.Fields = nil
+	}
+	if !t.Has(TraitStream) || t.Any(TraitStreamOptions|TraitMany) {
+		out.Usage = false
+	}
+	return out
+}
+
 // Apply returns the body of a request, a JSON object, with what is asked. The client must not have set these fields
-// itself: of two members with one name engines take the last.
+// itself: parsers differ in what they make of two members with one name.
 func (a *Ask) Apply(body []byte) []byte {
-	at := bytes.IndexByte(body, '{')
-	if at < 0 || a.Empty() {
+	at := bytes.IndexByte(body, '{') + 1
+	if at == 0 || a.Empty() {
 		return body
 	}
-	out := make([]byte, 0, len(body)+256)
-	out = append(out, body[:at+1]...)
+	rest := bytes.TrimLeft(body[at:], " \t\r\n")
+	out := make([]byte, 0, len(body)+64*len(a.Fields)+64) // names are of 25 bytes or less
+	out = append(out, body[:at]...)
 	for _, f := range a.Fields {
 		out = append(append(append(out, '"'), f...), `":true,`...)
 	}
 	if a.Usage {
-		out = append(out, `"`+fieldStreamOptions+`":{"include_usage":true},`...)
+		out = append(out, `"`+fieldStreamOptions+`":{"`+fieldIncludeUsage+`":true},`...)
 	}
-	if rest := bytes.TrimLeft(body[at+1:], " \t\r\n"); len(rest) > 0 && rest[0] == '}' {
+	if len(rest) > 0 && rest[0] == '}' {
 		out = out[:len(out)-1] // no member follows the comma
 	}
-	return append(out, body[at+1:]...)
+	return append(out, body[at:]...)
 }
 
-// RefusedIn returns the added field that an engine's answer of 400 names, if it names one.
-func (a *Ask) RefusedIn(answer []byte) (field string, ok bool) {
-	fields := a.Fields
-	if a.Usage {
-		fields = append(fields[:len(fields):len(fields)], fieldStreamOptions)
-	}
-	for _, f := range fields {
+// Refusal returns the added field that an engine's refusal names, "" when it names none. Only when the request without
+// it is taken is the field to blame: a refusal may quote what the client wrote.
+func (a *Ask) Refusal(answer []byte) string {
+	for _, f := range a.Fields {
 		if bytes.Contains(answer, []byte(f)) {
-			return f, true
+			return f
 		}
 	}
-	return "", false
+	if a.Usage && (bytes.Contains(answer, []byte(fieldStreamOptions)) || bytes.Contains(answer, []byte(fieldIncludeUsage))) {
+		return fieldStreamOptions
+	}
+	return ""
 }

@@ -140,3 +140,64 @@ func TestHotPathsAllocateLittle(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkStripEvent is what stripping adds to one event of a stream.
+func BenchmarkStripEvent(b *testing.B) {
+	const head = `data: {"id":"chatcmpl-0a1b2c3d4e5f","object":"chat.completion.chunk","created":1754500000,"model":"qwen3-coder",` +
+		`"choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null`
+	ask := Ask{Fields: []string{fieldTokenIDs}, Usage: true}
+	for _, tt := range []struct{ name, event string }{
+		{"untouched", head + "}]}\n\n"},
+		{"ids", head + `,"token_ids":[151643]}]}` + "\n\n"},
+		{"finish", strings.Replace(head, `"finish_reason":null`, `"finish_reason":"stop"`, 1) + `,"stop_reason":null,"token_ids":[151643]}]}` + "\n\n"},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			event := []byte(tt.event)
+			s, out := NewStripper(ask), []byte(nil)
+			b.SetBytes(int64(len(event)))
+			b.ReportAllocs()
+			for b.Loop() {
+				out = s.Event(out[:0], event)
+			}
+		})
+	}
+}
+
+// BenchmarkFirstEvent100kIDs is the event with the ids of a prompt of 100,000 tokens: cut out of the stream, stripped,
+// and its ids parsed.
+func BenchmarkFirstEvent100kIDs(b *testing.B) {
+	ids := strings.Repeat("104857,", 100_000-1) + "1"
+	event := []byte(sse(`{"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],` +
+		`"prompt_token_ids":[` + ids + `],"prompt_text":null}`))
+	b.Run("cut", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s := NewStream(RouteChat, 32<<20)
+			for rest := event; len(rest) > 0; {
+				n := min(len(rest), 32<<10)
+				if err := s.Feed(rest[:n], func(Event) bool { return true }); err != nil {
+					b.Fatal(err)
+				}
+				rest = rest[n:]
+			}
+		}
+	})
+	b.Run("strip", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s := NewStripper(Ask{Fields: []string{fieldTokenIDs}})
+			if out := s.Event(nil, event); len(out) > 400 || s.Prompt() == nil {
+				b.Fatal("not stripped")
+			}
+		}
+	})
+	b.Run("parse", func(b *testing.B) {
+		list := []byte("[" + ids + "]")
+		b.ReportAllocs()
+		for b.Loop() {
+			if len(ParseIDs(list)) != 100_000 {
+				b.Fatal("not parsed")
+			}
+		}
+	})
+}

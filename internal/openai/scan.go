@@ -28,8 +28,11 @@ type scanner struct {
 }
 
 // scan checks b and returns it as a doc.
-func scan(b []byte, depth int) (doc, *Error) {
-	s := scanner{b: b, depth: depth}
+func scan(b []byte, depth int) (doc, *Error) { return scanInto(nil, b, depth) }
+
+// scanInto is scan with memory for the list of long values, which becomes that of the doc.
+func scanInto(long []span, b []byte, depth int) (doc, *Error) {
+	s := scanner{b: b, depth: depth, long: long}
 	if i := s.value(s.space(0), 0); i >= 0 {
 		if i = s.space(i); i < len(b) {
 			s.fail(i, "more data after the value")

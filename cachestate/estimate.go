@@ -66,11 +66,20 @@ func (b *Blocks) Estimate(p *Prompt) Estimate {
 	if known != nil && known.exact && known.key == p.Keys[len(p.Keys)-1] && int64(p.Offsets[len(p.Keys)-1]) == p.Bytes {
 		out.Prompt = int(known.tokens)
 	}
-	if last == nil {
+	if last == nil && out.Prompt == 0 {
 		return out
 	}
+	if last == nil {
+		last = &r.list[r.keys[p.Keys[0]]]
+	}
+	if out.Prompt > 0 && b.safeEnough(known) { // this very prompt was rendered, whatever becomes of its like
+		last = known
+	}
 	end := last.node // the hit may end before it, also between two keys
-	if known == last && known.key != p.Keys[len(p.Keys)-1] {
+	if len(b.layout.sparse) > 0 && !last.exact {
+		// A position that is reckoned a little too far could reach a state that belongs to another text.
+		end = b.tree.ancestor(end, max(b.tree.nodes[end].depth-2, 0))
+	} else if known == last && known.key != p.Keys[len(p.Keys)-1] {
 		end = b.along(end, int(last.tokens)+b.behind(&out, last, p))
 	}
 	b.measure(&out, end)
@@ -96,7 +105,8 @@ func (b *Blocks) behind(out *Estimate, last *rendering, p *Prompt) int {
 	if nextBoundary(int64(p.Offsets[i])-1) == int64(p.Offsets[i]) {
 		out.gap.kind = gapInside
 	}
-	return int(h.shared[out.gap.kind]*tokens + 0.5)
+	// Never far beyond what is known: where it turns out to part at once, little was claimed in vain.
+	return min(int(h.shared[out.gap.kind]*tokens+0.5), max(b.block, int(last.tokens)/64))
 }
 
 // along returns the node to which the youngest path from n on is held, at most to a position in tokens.
@@ -180,6 +190,10 @@ func (b *Blocks) Each(tell func(t Tier, k Key, resident bool)) {
 		}
 	}
 }
+
+// Sparse reports whether the engine has cache groups that do not keep every block: what it finds then depends on more than
+// which keys a prompt has.
+func (b *Blocks) Sparse() bool { return len(b.layout.sparse) > 0 }
 
 // ShowsExtras reports whether the engine's events name salts and adapters, so that prompts that have them can be told
 // from others.

@@ -205,11 +205,11 @@ func (b *Blocks) tiersOf(e *rendering) uint8 {
 
 // trusts reports whether a prompt with the key can be expected to be rendered as the last one was.
 func (b *Blocks) trusts(e *rendering) bool {
-	if e.fickle && !b.renderings.habits.stays(e.turn) {
-		return false
-	}
-	return e.safe >= e.tokens-b.slack(e)
+	return b.safeEnough(e) && (!e.fickle || b.renderings.habits.stays(e.turn))
 }
+
+// safeEnough reports whether the prompts through a key have been rendered alike.
+func (b *Blocks) safeEnough(e *rendering) bool { return e.safe >= e.tokens-b.slack(e) }
 
 // slack is how far the reckoned position of a key may be off, in tokens: only a shortfall beyond it says that renderings
 // differ.

@@ -150,8 +150,8 @@ func (s *sink) Apply(rank int, events []cachestate.BlockEvent) {
 		}
 		a.blocks.Apply(rank, &events[i])
 	}
-	if first {
-		a.truthLocked()
+	if first || a.blocks.Sparse() && !a.cache.muted {
+		a.stabilityLocked()
 	}
 }
 

@@ -24,6 +24,8 @@ const (
 	// misses some; so one refuted prediction weighs as much as fifty that came true.
 	shrinkBy = 0.9
 	growBy   = 0.002
+	// raiseBy answers proof that the belief is too small.
+	raiseBy = 1.02
 	// minScale is low enough for a mirror that is wrong altogether to stop attracting, and high enough to notice when
 	// it is right again.
 	minScale = 0.05
@@ -72,14 +74,18 @@ func (e *evidence) judge(p prediction, cached int, now time.Time) {
 		e.trust += (min(float64(cached)/float64(max(p.overlap, 1)), 1) - e.trust) * trustRate
 		return
 	}
-	if p.overlap-cached > max(p.slack, p.overlap/5) {
+	// An eviction takes most of a prompt away; a text that is denser than the mean only some.
+	if p.overlap-cached > max(p.slack, p.overlap/2) {
 		if !p.made.Before(e.corrected) {
 			e.scale = max(e.scale*shrinkBy, minScale)
 			e.corrected = now
 		}
 		return
 	}
-	if p.overlap > 0 {
+	switch {
+	case cached-p.overlap > max(p.slack, cached/2): // what was given up is still there
+		e.scale = min(e.scale*raiseBy, 1)
+	case p.overlap > 0:
 		e.scale = min(e.scale+growBy, 1)
 	}
 }

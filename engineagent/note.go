@@ -153,6 +153,8 @@ func (a *Agent) renewLocked() {
 	e := a.engine
 	e.Generation = nextGeneration(e.Generation, a.cfg.Now())
 	a.engine = e
+	muted := a.cache.muted
 	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked(), a.blocks)
+	a.cache.muted = muted
 	a.describedLocked()
 }

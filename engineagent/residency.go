@@ -129,6 +129,10 @@ func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
 			o.prompt, o.exact = o.estimate.Prompt, true
 		}
 	}
+	if block := blockOf(c.blocks); block > 0 { // the last token is computed again
+		most := max(o.prompt-1, 0) / block * block
+		o.saved, o.tokens = min(o.saved, float64(most)), min(o.tokens, most)
+	}
 	if c.muted {
 		return o
 	}
@@ -142,6 +146,13 @@ func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
 		o.saved = float64(o.tokens)
 	}
 	return o
+}
+
+func blockOf(b *cachestate.Blocks) int {
+	if b == nil {
+		return 0
+	}
+	return b.BlockTokens()
 }
 
 // repeated takes how many tokens were cached of a prompt that the mirror's overlap was made for.

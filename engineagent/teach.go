@@ -168,10 +168,13 @@ func (b *Booking) Learn(ids []uint32, cost time.Duration) {
 	a.stabilityLocked()
 }
 
-// stabilityLocked mutes the mirror while the model's layout makes residency useless.
+// stabilityLocked mutes the mirror while it cannot be right: the model's layout makes residency useless, or the engine
+// keeps only some blocks.
 func (a *Agent) stabilityLocked() {
 	// Where the layout knows how conversations are rendered anew, keys follow it.
-	if mute := a.unstableLocked() && a.layout.layout&openai.LayoutHeadLast == 0; mute != a.cache.muted {
+	anew := a.unstableLocked() && a.layout.layout&openai.LayoutHeadLast == 0
+	// The mirror imitates a cache that keeps every block.
+	if mute := anew || a.blocks != nil && a.blocks.Sparse(); mute != a.cache.muted {
 		a.cache.mute(mute)
 	}
 	a.truthLocked()

@@ -302,11 +302,11 @@ func (s *lesson) commit() {
 func (s *lesson) move(at int32, i int, before int32) {
 	b, r := s.b, &s.b.renderings
 	e := &r.list[at]
-	e.tokens = s.position[i]
+	if e.tokens != s.position[i] {
+		e.tokens, e.exact = s.position[i], false
+	}
 	if i == len(s.p.Keys)-1 && int64(s.p.Offsets[i]) == s.p.Bytes {
 		e.tokens, e.exact = s.tokens, true
-	} else if i >= s.same {
-		e.exact = false
 	}
 	if e.before != before {
 		r.show(at, 0)

@@ -126,8 +126,9 @@ func (l *learner) learn() {
 	} else if l.strip != nil {
 		ids = openai.ParseIDs(l.strip.Prompt())
 	}
-	l.wants, l.body = len(ids) == 0 && l.body == nil, nil
+	l.body = nil
 	if len(ids) > 0 {
+		l.wants = false
 		l.b.Learn(ids, time.Since(begin))
 	}
 }

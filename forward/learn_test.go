@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -184,6 +185,38 @@ func TestNothingIsLearnedFromRequestsThatTeachWrong(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestLengthIsThatOfTheStrippedAnswer(t *testing.T) {
+	const answer, want = `{"choices":[],"prompt_token_ids":[1,2,3]}`, `{"choices":[],"prompt_token_ids":null}`
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		a.book.ask = askBoth
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+			_, _ = io.WriteString(w, answer)
+		})
+		w := a.post(t.Context(), strings.Replace(chatBody, `"stream":true,`, "", 1))
+		if w.Body.String() != want || w.Header().Get("Content-Length") != strconv.Itoa(len(want)) {
+			t.Errorf("got %q with length %s", w.Body, w.Header().Get("Content-Length"))
+		}
+	})
+}
+
+// TestAnswerSaysMoreOfThePromptThanTheRequest is for ids in a chat's body, which engines may ignore.
+func TestAnswerSaysMoreOfThePromptThanTheRequest(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		b.book.refuse = "draining"
+		a.book.ask, a.book.wantsPrompt = askBoth, true
+		a.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			startStream(w, `data: {"choices":[],"prompt_token_ids":[9]}`+"\n\n"+chunkOf("one")+doneChunk)
+		})
+		a.post(t.Context(), strings.Replace(chatBody, "{", `{"input_ids":[1,2],`, 1))
+		if len(a.book.lessons) != 1 || !slices.Equal(a.book.lessons[0], []uint32{9}) {
+			t.Errorf("learned %v, want what the engine rendered", a.book.lessons)
+		}
+	})
 }
 
 func TestWhatTheClientAskedItselfStays(t *testing.T) {

@@ -64,8 +64,8 @@ func stripCases() []stripCase {
 			for _, force := range []bool{false, true} {
 				c := simengine.DefaultConfig()
 				c.Kind, c.Template, c.Model, c.Seed, c.AnswerTokens, c.ForceIncludeUsage = kind, template, "m", 1, 24, force
-				if force && kind != simengine.KindVLLM {
-					continue // these give no sign of it before the usage comes: their agents ask what they were started with
+				if force && (kind != simengine.KindVLLM || template == simengine.TemplatePlain) {
+					continue // others give no sign of it before the usage comes: their agents ask what they were started with
 				}
 				for _, r := range stripRequests() {
 					r.engine = c
@@ -116,9 +116,9 @@ func stripRequests() []stripCase {
 			}
 		}
 	}
-	add(chatPath, `"messages":[`+user+`]`, `,"n":4`, `,"tools":[{"type":"function","function":`+function+`}]`, `,"max_tokens":3`)
-	add(completionPath, `"prompt":"tell me of the prefix"`, `,"n":4`, `,"max_tokens":40`)
-	add(completionPath, `"prompt":[1,2,3]`, `,"echo":false`)
+	add(chatPath, `"messages":[`+user+`]`, `,"n":4`, `,"tools":[{"type":"function","function":`+function+`}]`)
+	add(completionPath, `"max_tokens":40,"prompt":"tell me of the prefix"`, `,"n":4`, `,"echo":true`)
+	add(completionPath, `"prompt":[1,2,3]`)
 	streams = streams[:2]
 	add("/v1/responses", `"input":"tell me of the prefix","store":false`, `,"tools":[{"type":"function","name":"f","parameters":{}}]`)
 	add("/v1/messages", `"max_tokens":40,"messages":[`+user+`]`, `,"tools":[{"name":"f","input_schema":{"type":"object"}}]`)
@@ -175,7 +175,7 @@ func promptIDs(t *testing.T, c *stripCase) []uint32 {
 	if strings.Contains(c.body, `"prompt":[1,2,3]`) {
 		return []uint32{1, 2, 3}
 	}
-	if len(c.ask.Fields) == 0 {
+	if len(c.ask.Fields) == 0 || strings.Contains(c.body, `"echo":true`) {
 		return nil
 	}
 	ask := openai.Ask{Fields: c.ask.Fields}

@@ -22,11 +22,12 @@ type Ask struct {
 // Empty reports whether nothing is asked.
 func (a *Ask) Empty() bool { return len(a.Fields) == 0 && !a.Usage }
 
-// Within returns what of a may be added to a request with these traits: nothing that the client has set itself, usage only
-// where engines take that, and where it can be taken out of the answer again.
+// Within returns what of a may be added to a request with these traits: nothing that the client has set itself, nothing
+// that engines refuse, and nothing that cannot be undone. vLLM echoes no prompt when it returns token ids, and the end of
+// one of several choices cannot be held back without holding back the others.
 func (a *Ask) Within(t Traits) Ask {
 	out := *a
-	if t.Has(TraitAsksIDs) {
+	if t.Any(TraitAsksIDs | TraitEcho) {
 		out.Fields = nil
 	}
 	if !t.Has(TraitStream) || t.Any(TraitStreamOptions|TraitMany) {

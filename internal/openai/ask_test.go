@@ -41,7 +41,8 @@ func TestAskKeepsToWhatMayBeAdded(t *testing.T) {
 		want   Ask
 	}{
 		{TraitStream, Ask{ids, true, StyleAbsent}},
-		{TraitStream | TraitUsage | TraitEcho, Ask{ids, true, StyleAbsent}},
+		{TraitStream | TraitUsage | TraitNoReasoning, Ask{ids, true, StyleAbsent}},
+		{TraitStream | TraitEcho, Ask{nil, true, StyleAbsent}},
 		{0, Ask{ids, false, StyleAbsent}},
 		{TraitStream | TraitStreamOptions, Ask{ids, false, StyleAbsent}},
 		{TraitStream | TraitMany, Ask{ids, false, StyleAbsent}},

@@ -148,9 +148,9 @@ func (p *player) learning(name string) error {
 // awaitEvents sends a few prompts until the agent knows one of them by KV events.
 func (p *player) awaitEvents() error {
 	w := newWriter(99, 1, 4)
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for time.Now().Before(deadline) {
-		req := request{Model: model, MaxTokens: 2, Messages: []message{{Role: "user", Content: w.prose(1000)}}}
+		req := request{Model: model, MaxTokens: 2, Messages: []message{{Role: "user", Content: w.prose(4000)}}}
 		if _, err := p.r.chat(p.r.ctx, p.node.http, req.body(), false); err != nil {
 			return err
 		}
@@ -160,5 +160,5 @@ func (p *player) awaitEvents() error {
 		}
 	}
 	s, _ := p.r.status(p.node) // only for its notes
-	return fmt.Errorf("the agent follows no KV events after 15 s: notes %q", s.Notes)
+	return fmt.Errorf("the agent follows no KV events after 30 s: notes %q", s.Notes)
 }

@@ -168,7 +168,8 @@ func TestEventsKeepTheirMemoryWhileArenasGrow(t *testing.T) {
 		}
 		for i, e := range batch.Events {
 			_ = append(e.Tokens, 1) // must not reach into the next event's
-			if len(e.Tokens) != i+1 || e.Tokens[i] != uint32(100_000+i) || e.BlockTokens != i+1 || len(e.Hashes) != 1 {
+			n := len(e.Tokens)
+			if n != i+1 || e.Tokens[0] != 100_000 || e.Tokens[i] != uint32(100_000+i) || e.BlockTokens != n {
 				t.Fatalf("event %d is %s", i, eventWords(&e))
 			}
 		}

@@ -81,6 +81,12 @@ func skip(p []byte, depth int) ([]byte, error) {
 	}
 	p = p[head+bytes:]
 	for range items {
+		if len(p) > 0 { // a token, mostly
+			if n := int(widths[p[0]]); n > 0 && n <= len(p) {
+				p = p[n:]
+				continue
+			}
+		}
 		if p, err = skip(p, depth+1); err != nil {
 			return nil, err
 		}

@@ -58,13 +58,17 @@ func (a *Ask) Apply(body []byte) []byte {
 	return append(out, body[at:]...)
 }
 
-// Refusal returns the added field that an engine's refusal names, "" when it names none. Only when the request without
-// it is taken is the field to blame: a refusal may quote what the client wrote.
+// Refusal returns the added field that an engine's refusal names, "" when it names none. SGLang names another of the fields
+// for token ids than it was sent. Only when the request without it is taken is the field to blame: a refusal may quote what
+// the client wrote.
 func (a *Ask) Refusal(answer []byte) string {
-	for _, f := range a.Fields {
-		if bytes.Contains(answer, []byte(f)) {
-			return f
+	if len(a.Fields) > 0 && bytes.Contains(answer, []byte("token_ids")) {
+		for _, f := range a.Fields {
+			if bytes.Contains(answer, []byte(f)) {
+				return f
+			}
 		}
+		return a.Fields[0]
 	}
 	if a.Usage && (bytes.Contains(answer, []byte(fieldStreamOptions)) || bytes.Contains(answer, []byte(fieldIncludeUsage))) {
 		return fieldStreamOptions

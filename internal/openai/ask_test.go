@@ -64,6 +64,8 @@ func TestRefusalNamesWhatWasAdded(t *testing.T) {
 		{asks["both"], `{"error":{"message":"Extra inputs are not permitted: return_token_ids"}}`, fieldTokenIDs},
 		{asks["both"], `{"detail":[{"loc":["body","stream_options"]}]}`, fieldStreamOptions},
 		{asks["both"], `unknown field "include_usage"`, fieldStreamOptions},
+		{Ask{Fields: []string{fieldPromptIDs}}, `return_token_ids is not supported with streaming`, fieldPromptIDs},
+		{Ask{Fields: []string{fieldPromptIDs, fieldTokenIDs}}, `return_token_ids is not known`, fieldTokenIDs},
 		{asks["both"], `max_tokens is too large`, ""},
 		{asks["ids"], `stream_options needs stream`, ""},
 		{asks["usage"], `return_token_ids`, ""},

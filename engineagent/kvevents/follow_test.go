@@ -330,6 +330,91 @@ func TestSlowSinkLosesNothing(t *testing.T) {
 	})
 }
 
+func TestRunEndsInTheMiddleOfAReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStream(t, newPublisher(t), true)
+		s.run("send 50")
+		s.pause = time.Second
+		end := s.begin()
+		time.Sleep(4500 * time.Millisecond)
+		start := time.Now()
+		end()
+		if took := time.Since(start); took > time.Second || s.Stats().Batches != 5 {
+			t.Errorf("ended after %v and %d batches, want after the 5th", took, s.Stats().Batches)
+		}
+	})
+}
+
+// withLargeReplay is a stream whose publisher remembers more than is read ahead, and whose sink is slow.
+func withLargeReplay(t *testing.T) (*stream, func()) {
+	t.Helper()
+	p := newPublisher(t)
+	p.kept = []stored{{0, encodeBatch(0, 0, 100)}}
+	for n := range uint64(10) {
+		p.kept = append(p.kept, stored{n + 1, append(encodeBatch(0, 0, 101+n), make([]byte, 8<<20)...)})
+	}
+	p.next = 11
+	s := newStream(t, p, true)
+	s.pause = 2 * time.Second
+	return s, s.begin()
+}
+
+func TestReplayThatIsReadSlowlyIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, end := withLargeReplay(t)
+		defer end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := s.Stats(); got.Replayed != 11 || s.replays > 2 {
+			t.Errorf("%d of 11 batches replayed in %d answers", got.Replayed, s.replays)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		_, end := withLargeReplay(t)
+		time.Sleep(time.Second)
+		end() // does not hang
+	})
+}
+
+func TestQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		half := message{payload: make([]byte, backlogBytes/2)}
+		pushed := make(chan bool, 3)
+		go func() {
+			for range 3 {
+				pushed <- q.push(half)
+			}
+		}()
+		synctest.Wait()
+		if len(pushed) != 2 {
+			t.Errorf("%d messages of half the bound are in, want 2", len(pushed))
+		}
+		if m, err := q.pop(); err != nil || len(m.payload) != len(half.payload) {
+			t.Errorf("pop = %d bytes, %v", len(m.payload), err)
+		}
+		synctest.Wait()
+		if len(pushed) != 3 {
+			t.Error("room was made, and nothing came in")
+		}
+		go func() { pushed <- q.push(half) }()
+		synctest.Wait()
+		q.abandon()
+		for i, want := range []bool{true, true, true, false} {
+			if got := <-pushed; got != want {
+				t.Errorf("push %d = %v, want %v", i, got, want)
+			}
+		}
+		q.end(errReplayEnd)
+		for range 3 {
+			q.pop()
+		}
+		if _, err := q.pop(); !errors.Is(err, errReplayEnd) {
+			t.Errorf("after the last message: %v", err)
+		}
+	})
+}
+
 func TestContextIsPassedToTheNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dialed := make(chan error, 1)

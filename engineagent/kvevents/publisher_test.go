@@ -222,7 +222,10 @@ func (p *publisher) serveReplay(s *server) {
 				return
 			}
 			time.Sleep(slow)
-			s.Write(p.replayed([]byte("kv@e@m"), binary.BigEndian.AppendUint64(nil, b.seq), b.payload))
+			m := p.replayed([]byte("kv@e@m"), binary.BigEndian.AppendUint64(nil, b.seq), b.payload)
+			if _, err := s.Write(m); err != nil {
+				return
+			}
 		}
 		s.Write(p.replayed(nil, replayEnd, nil))
 	}

@@ -1,14 +1,9 @@
 package kvevents
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"time"
-
-	"github.com/kvmesh/kvmesh/internal/zmtp"
 )
 
 // maxReplay bounds the time of all answers to one replay: 10,000 batches take seconds.
@@ -52,7 +47,8 @@ func (f *Follower) catchUp(ctx context.Context) error {
 	return err
 }
 
-// The pauses before a replay that failed, and for want of which something is not known, is asked for again.
+// The pauses before a replay that failed, and for want of which something is not known, is asked for again. They double
+// for as long as a connection lasts: an engine that publishes faster than it replays must not be asked all the time.
 const (
 	firstRebuild = 5 * time.Second
 	lastRebuild  = 5 * time.Minute
@@ -78,7 +74,7 @@ func (f *Follower) rebuild(ctx context.Context) error {
 		err = f.catchUp(ctx)
 	}
 	if err == nil {
-		f.partial, f.rebuildPause = false, 0
+		f.partial = false
 	}
 	return err
 }
@@ -134,6 +130,7 @@ func (r *replay) take(m message) error {
 	f := r.f
 	if reached(&r.loseAt, time.Now()) {
 		f.lose("the replay of KV events takes too long")
+		f.rebuildLater()
 	}
 	last, known := f.tracker.last()
 	switch {
@@ -176,57 +173,4 @@ func (r *replay) again() bool {
 	}
 	r.holes++
 	return r.holes > 1
-}
-
-// replayEnd is the number that ends a replay.
-var replayEnd = bytes.Repeat([]byte{0xff}, 8)
-
-var errReplayForm = errors.New("answer is no batch of KV events")
-
-// ask requests the batches from a number on and passes them to take, until the engine says that these were all. Their
-// payloads are valid during the call.
-func (f *Follower) ask(ctx context.Context, from uint64, take func(message) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silence := time.AfterFunc(f.o.Replay, func() { cancel(errDeaf) })
-	defer silence.Stop()
-	c, err := f.dialReplay(ctx)
-	if err != nil {
-		return cmp.Or(context.Cause(ctx), err)
-	}
-	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if err := c.Send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
-		return cmp.Or(context.Cause(ctx), err)
-	}
-	for {
-		frames, err := c.Receive()
-		if err != nil {
-			return cmp.Or(context.Cause(ctx), err)
-		}
-		silence.Reset(f.o.Replay)
-		if n := len(frames); n >= 2 && len(frames[n-1]) == 0 && bytes.Equal(frames[n-2], replayEnd) {
-			return nil
-		}
-		m, ok := parse(frames)
-		if !ok {
-			return errReplayForm
-		}
-		if err := take(m); err != nil {
-			return err
-		}
-	}
-}
-
-func (f *Follower) dialReplay(ctx context.Context) (*zmtp.Conn, error) {
-	network, address, err := zmtp.Endpoint(f.source.Replay)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := f.o.Dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	return zmtp.Open(conn, zmtp.Options{Socket: zmtp.DEALER, MaxMessage: MaxPayload + maxTopic})
 }

@@ -284,6 +284,7 @@ func play(t *testing.T, script []string, p *publisher, replay bool) []string {
 		}
 	}
 	end()
+	time.Sleep(time.Minute) // slow replays end
 	return shown
 }
 

@@ -55,6 +55,7 @@ func newPublisher(t *testing.T) *publisher {
 
 const (
 	pubAddress    = "engine:5557"
+	pubEndpoint   = "tcp://" + pubAddress
 	replayAddress = "engine:5558"
 )
 

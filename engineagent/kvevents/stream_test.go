@@ -52,9 +52,13 @@ func (s *model) Apply(rank int, events []cachestate.BlockEvent) {
 	for _, e := range events {
 		switch e.Kind {
 		case cachestate.BlocksStored:
-			s.held[rank][e.Hashes[0]] = true
+			for _, h := range e.Hashes {
+				s.held[rank][h] = true
+			}
 		case cachestate.BlocksRemoved:
-			delete(s.held[rank], e.Hashes[0])
+			for _, h := range e.Hashes {
+				delete(s.held[rank], h)
+			}
 		case cachestate.BlocksCleared:
 			s.log = append(s.log, "cleared")
 			clear(s.held[rank])
@@ -91,7 +95,7 @@ type stream struct {
 func newStream(t *testing.T, p *publisher, replay bool) *stream {
 	t.Helper()
 	s := &stream{t: t, publisher: p, model: newModel()}
-	s.source = Source{Endpoint: "tcp://" + pubAddress, Topic: "kv@", Rank: 7}
+	s.source = Source{Endpoint: pubEndpoint, Topic: "kv@", Rank: 7}
 	if replay {
 		s.source.Replay = "tcp://" + replayAddress
 	}

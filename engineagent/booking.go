@@ -230,6 +230,7 @@ func (b *Booking) Finish(o Outcome) {
 	case content:
 		a.penalty.answered()
 	}
+	b.noteUsageLocked(o)
 	o.Usage = b.plausibleLocked(o.Usage)
 	if content && o.HasUsage {
 		if o.Whole {

@@ -15,6 +15,7 @@ type drainer struct {
 	events kvevents.Drainer
 	again  time.Time // when to look again for a route that was missing
 	heard  bool
+	ranks  int // seen so far
 }
 
 // drainTimeout: up to 1.3.0rc9 the engine lets an asker wait two seconds when it has nothing to tell.
@@ -40,6 +41,7 @@ func (p *poller) drain(ctx context.Context) {
 		}
 		return
 	}
+	d.events.BlockTokens = a.Engine().BlockTokens
 	got, err := d.events.Parse(body)
 	if err != nil {
 		p.complain("KV events not read", err)
@@ -58,12 +60,15 @@ func (p *poller) drain(ctx context.Context) {
 func (p *poller) applyDrained(d kvevents.Drained) {
 	s := (*sink)(p.a)
 	if d.Restarted {
-		s.Restarted(0, "its KV events began again")
-	}
-	if d.Gap {
-		s.Lost(0, "KV events were missing: the engine's buffer overflowed, or somebody else reads them too")
+		for rank := range p.drained.ranks {
+			s.Restarted(rank, "its KV events began again")
+		}
 	}
 	for _, r := range d.Ranks {
+		p.drained.ranks = max(p.drained.ranks, r.Rank+1)
+		if r.Gap {
+			s.Lost(r.Rank, "KV events were missing: the engine's buffer overflowed, or somebody else reads them too")
+		}
 		s.Apply(r.Rank, r.Events)
 	}
 }

@@ -10,10 +10,19 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
+// noteUsageLocked sees whether a stream had usage that nobody asked for: then the engine adds it to all, and taking it out
+// would change answers.
+func (b *Booking) noteUsageLocked(o Outcome) {
+	if o.HasUsage && b.lessons.bare && !b.lessons.ask.Usage {
+		b.agent.teaching.unasked = true
+	}
+}
+
 // lessons are what one booking's answer is to teach.
 type lessons struct {
 	ask         openai.Ask
 	route       openai.Route
+	bare        bool               // a stream whose client asked for no usage
 	prompt      *cachestate.Prompt // a copy; nil when its tokens teach nothing
 	first, rest uint64             // BlockExtra of its first block and of the others
 	last        cachestate.Key     // of the prompt; its answer is repeated by the next one
@@ -27,6 +36,7 @@ type teaching struct {
 	filled  time.Time
 	spent   time.Duration // ever
 	streams int           // streams since usage was last asked for
+	unasked bool          // streams have usage that nobody asked for
 }
 
 // cell is one entry in the table of who tells what where.
@@ -63,6 +73,7 @@ func (t *teaching) spend(d time.Duration) {
 // planLocked decides what a request's answer is to teach, and what must be asked for that.
 func (a *Agent) planLocked(b *Booking, ad *Admission) {
 	b.lessons.route = ad.Route
+	b.lessons.bare = ad.Traits.Has(openai.TraitStream) && !ad.Traits.Any(openai.TraitUsage|openai.TraitStreamOptions)
 	if ad.Prompt == nil || ad.Traits.Any(openai.TraitMany|openai.TraitSkipsCache) {
 		return
 	}
@@ -118,7 +129,7 @@ func (a *Agent) askUsageLocked(b *Booking, ad *Admission) {
 	const chatLike = 2
 	routes := [chatLike]openai.Route{openai.RouteChat, openai.RouteCompletions}
 	if !slices.Contains(routes[:], ad.Route) || !ad.Traits.Has(openai.TraitStream) ||
-		ad.Traits.Any(openai.TraitUsage|openai.TraitStreamOptions) || a.capability.noUsage(a.engine.Kind) ||
+		ad.Traits.Any(openai.TraitUsage|openai.TraitStreamOptions) || a.capability.noUsage(a.engine.Kind) || a.teaching.unasked ||
 		a.teaching.refused[cell{ad.Route, true, streamOptions}] {
 		return
 	}

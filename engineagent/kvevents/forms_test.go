@@ -99,7 +99,7 @@ func TestFormsOfEvents(t *testing.T) {
 		},
 		{
 			"pairs of tokens", stored(listOf(7), nil, listOf(listOf(1, 2), listOf(2, 1)), 2),
-			"stored 7, tokens 2654435763 1013904227 by 2, gpu, group 0 full",
+			"stored 7, tokens 1 2 by 2, gpu, group 0 full",
 		},
 		{"hash only", stored(listOf(7, 8), nil, listOf(), 0, nil, "CPU"), "stored 7 8, tokens by 0, cpu, group 0 full"},
 		{"hash only, no list", stored(listOf(7), nil, nil, 0, nil, "FS"), "stored 7, tokens by 0, disk, group 0 full"},

@@ -297,8 +297,8 @@ func twinToken(n *node) (id uint32, ok bool) {
 			return 0, false
 		}
 		first, ok := twinToken(&v[0])
-		second, also := twinToken(&v[1])
-		return foldPair(first, second), ok && also
+		_, also := twinToken(&v[1])
+		return first, ok && also
 	}
 	return 0, false
 }

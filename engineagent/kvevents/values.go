@@ -80,7 +80,8 @@ func (d *Decoder) readTokens(p []byte) ([]uint32, bool) {
 	return d.tokens[from:len(d.tokens):len(d.tokens)], true
 }
 
-// readToken reads the first value of p: an id, which may be negative, or a pair of ids.
+// readToken reads the first value of p: an id, which may be negative, or a pair of ids. With EAGLE, SGLang holds a token
+// together with the next one; prompts are taught by single ids, so the first of the two stands for the pair.
 func readToken(p []byte) (id uint32, rest []byte, ok bool) {
 	n, inner, pair := list(p)
 	if !pair {
@@ -93,14 +94,11 @@ func readToken(p []byte) (id uint32, rest []byte, ok bool) {
 	if !ok {
 		return 0, nil, false
 	}
-	second, rest, ok := readID(inner)
-	return foldPair(first, second), rest, ok
+	_, rest, ok = readID(inner)
+	return first, rest, ok
 }
 
 func readID(p []byte) (id uint32, rest []byte, ok bool) {
 	v, rest, err := msgp.ReadInt64Bytes(p)
 	return uint32(v), rest, err == nil && v >= math.MinInt32 && v <= math.MaxUint32
 }
-
-// foldPair makes one number of a pair of ids: with EAGLE, SGLang's cache holds a token together with the next one.
-func foldPair(first, second uint32) uint32 { return first*0x9e3779b1 ^ second }

@@ -135,8 +135,10 @@ const quiet = 200 * time.Millisecond
 // learning says in words what the agent asked for and learned.
 func (p *player) learning(name string) error {
 	var parts []string
-	for _, m := range []string{"lessons_total", "kv_events_total", "restarts_total"} {
-		if v, ok := p.r.metric(p.node, "kvmesh_engineagent_"+m); ok {
+	for _, m := range []string{
+		"kvmesh_engineagent_lessons_total", "kvmesh_engineagent_kv_events_total", "kvmesh_engineagent_restarts_total",
+	} {
+		if v, ok := p.r.metric(p.node, m); ok {
 			parts = append(parts, fmt.Sprintf("%s %.0f", m, v))
 		}
 	}

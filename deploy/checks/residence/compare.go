@@ -25,6 +25,7 @@ type spread struct {
 	n    int
 	past int     // most blocks by which an estimate was too high
 	many int     // estimates more than one block too high
+	far  int     // estimates more than max(1 block, 2 % of the prompt) too high
 	sum  float64 // of |difference| ÷ max(1 block, 2 % of the prompt)
 	over float64 // the part of that by which estimates are too high
 
@@ -117,9 +118,15 @@ func (s *spread) add(block int, e estimate, t truth) {
 		s.many++
 	}
 	slack := max(float64(block), 0.02*float64(t.Prompt))
+	if float64(e.Overlap-t.Hit) > slack {
+		s.far++
+	}
 	s.sum += math.Abs(float64(e.Overlap-t.Hit)) / slack
 	s.over += max(float64(e.Overlap-t.Hit), 0) / slack
 }
+
+// maxFar is the share of reckoned positions that may be too high by more than their average may be off.
+const maxFar = 0.05
 
 func (c *comparison) figures(p *player, name string) {
 	f := p.r.h.Figures
@@ -130,9 +137,11 @@ func (c *comparison) figures(p *player, name string) {
 	if c.elsewhere.past > worse.past {
 		worse = c.elsewhere
 	}
-	f.AtMost(name+"_blocks_past_max", float64(worse.past), 1,
-		"by which an estimate is above the truth, of %d prompts that part from a known one; %d are more than one%s",
-		c.parted.n+c.elsewhere.n, c.parted.many+c.elsewhere.many, worse.worst)
+	n := c.parted.n + c.elsewhere.n
+	f.AtMost(name+"_too_high_share", float64(c.parted.far+c.elsewhere.far)/float64(n), maxFar,
+		"of estimates more than max(1 block, 2 %% of the prompt) above the truth, of %d prompts that part from a known one, where positions "+
+			"are reckoned between known ones; %d are more than one block too high, the worst %d%s",
+		n, c.parted.many+c.elsewhere.many, worse.past, worse.worst)
 	f.AtMost(name+"_difference_mean", c.parted.sum/float64(c.parted.n), 1,
 		"of |estimate − truth| ÷ max(1 block, 2 %% of the prompt), over %d prompts that part from a known one where a key ends, %.3f of it too high; "+
 			"over %d that part anywhere, up to a key's distance behind the last, %.3f, %.3f of it too high",

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// workers is how many requests are sent at once: enough that prompts meet in the engine, few enough that what is
+// atOnce is how many requests are sent at once: enough that prompts meet in the engine, few enough that what is
 // predicted just before a request is rarely overtaken by another.
-const workers = 6
+const atOnce = 6
 
 // player sends a mix through an agent and compares, for every request, what the agent believed just before it with what
 // the engine then reports.
@@ -64,11 +64,11 @@ func (p *player) play(n int) error {
 		left <- struct{}{}
 	}
 	close(left)
-	workers := workers
+	lanes := atOnce
 	if p.lone {
-		workers = 1
+		lanes = 1
 	}
-	for range workers {
+	for range lanes {
 		wg.Go(func() {
 			for range left {
 				p.wait()

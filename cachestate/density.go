@@ -143,3 +143,41 @@ func between(a, b [numClasses]float64) [numClasses]float64 {
 	}
 	return b
 }
+
+// Density estimates the length of prompts in tokens by what their bytes are, as the lengths that an engine reports teach
+// it. It is for one goroutine or under one lock.
+type Density struct {
+	density density
+	learned int
+}
+
+// densityNeeds is how many prompts must have been learned from before estimates are better than a mean over all bytes.
+const densityNeeds = 16
+
+// NewDensity returns a Density that has learned nothing.
+func NewDensity() *Density { return &Density{density: newDensity()} }
+
+// Learn takes the length of a prompt. Prompts that go on behind their last key teach nothing.
+func (d *Density) Learn(p *Prompt, tokens int) {
+	last := len(p.Keys) - 1
+	if last < 0 || len(p.Odd) != len(p.Keys) || int64(p.Offsets[last]) != p.Bytes || tokens <= 0 {
+		return
+	}
+	d.density.learn(p.features(last), float64(tokens))
+	d.learned++
+}
+
+// Tokens estimates how many tokens lie before a prompt's key number n, and before its end. ok is false while too little
+// was learned, and for prompts that do not say what their bytes are.
+func (d *Density) Tokens(p *Prompt, n int) (before, whole int, ok bool) {
+	last := len(p.Keys) - 1
+	if d.learned < densityNeeds || last < 0 || n > last || len(p.Odd) != len(p.Keys) {
+		return 0, 0, false
+	}
+	rest := float64(p.Bytes-int64(p.Offsets[last])) * d.density.rates[0]
+	whole = int(bounded(int64(d.density.tokens(p.features(last)) + rest)))
+	if n >= 0 {
+		before = min(int(bounded(int64(d.density.tokens(p.features(n))))), max(whole-1, 0))
+	}
+	return before, whole, true
+}

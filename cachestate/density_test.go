@@ -63,3 +63,25 @@ func BenchmarkClasses(b *testing.B) {
 		c.add(text)
 	}
 }
+
+func TestDensityEstimatesPrompts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	d := NewDensity()
+	p := &Prompt{Keys: []Key{1, 2}, Offsets: []uint32{1000, 3000}, Odd: []uint32{0, 2000}, High: []uint32{0, 0}, Bytes: 3000}
+	if _, _, ok := d.Tokens(p, 0); ok {
+		t.Fatal("an estimate out of nothing")
+	}
+	for range 200 { // prose at a quarter of a token a byte, JSON at a half
+		prose, odd := uint32(500+rng.IntN(8000)), uint32(rng.IntN(6000))
+		d.Learn(&Prompt{
+			Keys: []Key{1}, Offsets: []uint32{prose + odd}, Odd: []uint32{odd}, High: []uint32{0}, Bytes: int64(prose + odd),
+		}, int(prose/4+odd/2))
+	}
+	before, whole, ok := d.Tokens(p, 0)
+	if !ok || math.Abs(float64(before)-250) > 15 || math.Abs(float64(whole)-1250) > 40 {
+		t.Errorf("%d of %d tokens, %v; want about 250 of 1,250", before, whole, ok)
+	}
+	if _, _, ok := d.Tokens(&Prompt{Keys: []Key{1}, Offsets: []uint32{9}, Bytes: 9}, 0); ok {
+		t.Error("an estimate of a prompt that does not say what its bytes are")
+	}
+}

@@ -24,6 +24,17 @@ type Prompt struct {
 	hasher *hasher // scratch of Scheme.Prompt, kept so that filling a Prompt again allocates nothing
 }
 
+// Last returns a prompt with the last key of p alone: what Density learns from.
+func (p *Prompt) Last() *Prompt {
+	i := len(p.Keys) - 1
+	if i < 0 || len(p.Odd) != len(p.Keys) {
+		return &Prompt{Bytes: p.Bytes}
+	}
+	return &Prompt{
+		Keys: []Key{p.Keys[i]}, Offsets: []uint32{p.Offsets[i]}, Odd: []uint32{p.Odd[i]}, High: []uint32{p.High[i]}, Bytes: p.Bytes,
+	}
+}
+
 // Turn is a kind of turn: templates treat the messages before them differently.
 type Turn uint8
 

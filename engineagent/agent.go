@@ -33,6 +33,7 @@ type Agent struct {
 	ledger     ledger
 	report     report
 	speeds     speeds
+	density    *cachestate.Density
 	meters     meters
 	evidence   evidence
 	cache      *cache
@@ -76,6 +77,7 @@ func New(cfg Config) (*Agent, error) {
 		seq:      uint64(now.UnixMicro()) << 8,
 		reuses:   true,
 		speeds:   newSpeeds(),
+		density:  cachestate.NewDensity(),
 		meters:   meters{at: now},
 		evidence: evidence{scale: 1, first: 1, trust: 1},
 	}

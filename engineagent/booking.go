@@ -59,10 +59,11 @@ type Booking struct {
 	output     int           // contents so far. Guarded by agent.mu
 	took       time.Duration // prefill time, set at the first content; 0 when unknown. Guarded by agent.mu
 	made       time.Time
-	bytes      int64   // canonical size; 0 when it says nothing of the tokens
-	overlap    int     // tokens predicted resident
-	share      float64 // overlap as a share of the prompt
-	prompt     int     // estimated tokens
+	bytes      int64              // canonical size; 0 when it says nothing of the tokens
+	tail       *cachestate.Prompt // the prompt's last key
+	overlap    int                // tokens predicted resident
+	share      float64            // overlap as a share of the prompt
+	prompt     int                // estimated tokens
 	slack      int
 	generation engine.Generation
 	withKeys   bool
@@ -154,7 +155,7 @@ const maxPromptTokens = 1 << 30
 
 // expectLocked returns what the engine is expected to hold of a prompt.
 func (a *Agent) expectLocked(ad *Admission, perToken float64) overlap {
-	o := a.cache.overlap(ad.Prompt, perToken)
+	o := a.cache.overlap(ad.Prompt, perToken, a.density)
 	if !a.reuses || ad.Traits.Has(openai.TraitSkipsCache) {
 		return overlap{prompt: o.prompt, exact: o.exact}
 	}
@@ -163,7 +164,7 @@ func (a *Agent) expectLocked(ad *Admission, perToken float64) overlap {
 
 // measure notes what p weighs when o of it is resident.
 func (b *Booking) measure(p *cachestate.Prompt, o overlap) {
-	b.withKeys, b.bytes = true, p.Bytes
+	b.withKeys, b.bytes, b.tail = true, p.Bytes, p.Last()
 	b.prompt, b.overlap, b.expected = o.prompt, min(o.tokens, o.prompt), o
 	b.newTokens = max(int(float64(b.prompt)-o.saved), 1)
 	if b.prompt > 0 {

@@ -25,7 +25,7 @@ const (
 	shrinkBy = 0.9
 	growBy   = 0.002
 	// raiseBy answers proof that the belief is too small.
-	raiseBy = 1.02
+	raiseBy = 1.05
 	// minScale is low enough for a mirror that is wrong altogether to stop attracting, and high enough to notice when
 	// it is right again.
 	minScale = 0.05

@@ -15,6 +15,9 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 		return
 	}
 	a.speeds.learnSize(b.bytes, prompt)
+	if b.bytes > 0 && b.tail != nil {
+		a.density.Learn(b.tail, prompt)
+	}
 	if b.generation != a.engine.Generation {
 		return
 	}

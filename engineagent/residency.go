@@ -119,8 +119,11 @@ type overlap struct {
 }
 
 // overlap returns what the engine is expected to hold of p.
-func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
+func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64, d *cachestate.Density) overlap {
 	o := overlap{prompt: min(p.TotalTokens(bytesPerToken), maxPromptTokens)}
+	if _, whole, ok := d.Tokens(p, -1); ok {
+		o.prompt = min(whole, maxPromptTokens)
+	}
 	if c.blocks != nil {
 		o.estimate = c.blocks.Estimate(p)
 		o.keys, o.tokens, o.saved = o.estimate.Keys, o.estimate.Tokens, o.estimate.Weighted
@@ -138,7 +141,11 @@ func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64) overlap {
 	}
 	n := c.mirror.Overlap(p.Keys)
 	if n > o.keys && (c.blocks == nil || !c.blocks.Known(p.Keys[n-1])) {
-		o = overlap{keys: n, sure: min(p.Tokens(n, bytesPerToken), o.prompt), prompt: o.prompt, exact: o.exact}
+		sure := p.Tokens(n, bytesPerToken)
+		if before, _, ok := d.Tokens(p, n-1); ok {
+			sure = before
+		}
+		o = overlap{keys: n, sure: min(sure, o.prompt), prompt: o.prompt, exact: o.exact}
 		if n < len(p.Keys) {
 			o.rest = c.mirror.Rest(p.Keys[n-1])
 		}

@@ -33,6 +33,32 @@ func TestClassesCountEveryByte(t *testing.T) {
 	}
 }
 
+// TestSamplesDoNotDependOnPieces: any cut of a long text counts the same, and about as much as all of it.
+func TestSamplesDoNotDependOnPieces(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	text := make([]byte, 300_000)
+	for i := range text {
+		text[i] = byte(32 + rng.IntN(120))
+	}
+	var want, all classes
+	want.addAt(0, text)
+	all.add(text)
+	if off := math.Abs(float64(want.odd)-float64(all.odd)) / float64(all.odd); off > 0.02 {
+		t.Errorf("%d odd bytes by samples, %d are there", want.odd, all.odd)
+	}
+	for range 20 {
+		var got classes
+		for at := 0; at < len(text); {
+			n := min(1+rng.IntN(5000), len(text)-at)
+			got.addAt(int64(at), text[at:at+n])
+			at += n
+		}
+		if got != want {
+			t.Fatalf("%+v in pieces, %+v in one", got, want)
+		}
+	}
+}
+
 func TestDensityLearnsRates(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	d := newDensity()

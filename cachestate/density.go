@@ -53,6 +53,12 @@ const (
 	sampled    = 64
 )
 
+// unsampled reports whether none of n bytes at a place is part of the sample. Texts with many escapes come in small pieces.
+func unsampled(at, n int64) bool {
+	in := at & (sampleStep - 1)
+	return at >= sampleFrom && in >= sampled && in+n <= sampleStep
+}
+
 // addAt counts the bytes of b, which begins at so many bytes of content. What is counted depends on where bytes stand, not
 // on how content is cut into pieces.
 func (c *classes) addAt(at int64, b []byte) {

@@ -127,7 +127,9 @@ func (h *hasher) content(piece []byte) {
 	for len(piece) > 0 && !h.full() {
 		n := min(int64(len(piece)), h.next-h.count)
 		h.write(piece[:n])
-		h.dense.addAt(h.count, piece[:n])
+		if !unsampled(h.count, n) {
+			h.dense.addAt(h.count, piece[:n])
+		}
 		h.count += n
 		piece = piece[n:]
 		if h.count == h.next {

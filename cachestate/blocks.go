@@ -1,5 +1,7 @@
 package cachestate
 
+import "maps"
+
 // Blocks is the residency of an engine that tells its KV events: which blocks it holds, and which prompt keys lie in
 // them. It is pure and for one goroutine or under one lock.
 //
@@ -88,11 +90,6 @@ func (b *Blocks) Forget(rank int) { b.empty(rank) }
 func (b *Blocks) Restart(rank int) {
 	b.empty(rank)
 	b.tree.forgetRank(rank)
-	for k := range b.pending {
-		if int(k.rank) == rank {
-			delete(b.pending, k)
-		}
-	}
 }
 
 func (b *Blocks) stored(rank int, e *BlockEvent) {
@@ -309,8 +306,9 @@ func (b *Blocks) take(n int32, bit int) {
 	b.tree.prune(n)
 }
 
-// empty takes all blocks of a rank away.
+// empty takes all blocks of a rank away, those too that were named by a hash which is not known yet.
 func (b *Blocks) empty(rank int) {
+	maps.DeleteFunc(b.pending, func(k rankHash, _ uint64) bool { return int(k.rank) == rank })
 	gone := b.layout.of(rank)
 	for k := range b.copies {
 		if gone>>k.place&1 == 1 {

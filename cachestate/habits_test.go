@@ -83,6 +83,30 @@ func TestForgetAndRestart(t *testing.T) {
 	}
 }
 
+// TestBlocksThatWaitForTheirNameAreEmptiedToo: what a rank held before it was cleared, or events were missed, is gone also
+// where only a hash was told that meant nothing yet.
+func TestBlocksThatWaitForTheirNameAreEmptiedToo(t *testing.T) {
+	empty := map[string]func(*Blocks){
+		"cleared":   func(b *Blocks) { b.Apply(0, &BlockEvent{Kind: BlocksCleared}) },
+		"forgotten": func(b *Blocks) { b.Forget(0) },
+		"restarted": func(b *Blocks) { b.Restart(0) },
+	}
+	for name, f := range empty {
+		b, e, _ := newToy(t)
+		text := numbered(40, 0)
+		tokens := tokensOf(text)
+		p := promptOf(5, text...)
+		b.Apply(0, &BlockEvent{Kind: BlocksStored, Tier: TierCPU, Hashes: e.hashes(tokens)})
+		f(b)
+		b.Apply(0, wholly(e, tokens))
+		b.Teach(Lesson{Prompt: p, Tokens: tokens})
+		b.Apply(0, e.remove(e.hashes(tokens)...))
+		if got := b.Estimate(p).Tokens; got != 0 {
+			t.Errorf("%s: %d tokens are believed in the host's memory", name, got)
+		}
+	}
+}
+
 // TestTiersAreCumulative: a key is in a slower tier when its blocks are there or in a faster one, and weighs less.
 func TestTiersAreCumulative(t *testing.T) {
 	b, e, shown := newToy(t)

@@ -232,6 +232,39 @@ func TestAnswersAreRepeated(t *testing.T) {
 	}
 }
 
+// TestBlocksBehindTheLastKeyAreNotKept: nothing refers to the blocks of a prompt that is longer than its keys reach, so
+// nothing would ever free them.
+func TestBlocksBehindTheLastKeyAreNotKept(t *testing.T) {
+	b, _, _ := newToy(t)
+	text := numbered(80, 0)
+	p := promptOf(5, text...)
+	p.Keys, p.Offsets, p.Odd, p.High = p.Keys[:9], p.Offsets[:9], p.Odd[:9], p.High[:9] // 40 bytes
+	b.Apply(0, &BlockEvent{Kind: BlocksStored, Hashes: []uint64{1}, Tokens: []uint32{9, 9, 9, 9}, BlockTokens: 4})
+	b.Teach(Lesson{Prompt: p, Tokens: tokensOf(text)})
+	if n := b.Stats().Nodes; n != 1+10 {
+		t.Errorf("%d nodes, want the stored one and the 10 up to the last key", n)
+	}
+}
+
+// TestLastBlockOfALessonStays: making room for a prompt's keys may forget the only rendering that its last block had.
+func TestLastBlockOfALessonStays(t *testing.T) {
+	shown := shownKeys{}
+	b, e := NewBlocks(4, 1<<20, 0, shown.change(t)), &toyEngine{block: 4, held: map[uint64]int{}}
+	b.Apply(0, &BlockEvent{Kind: BlocksStored, Hashes: []uint64{1}, Tokens: []uint32{9, 9, 9, 9}, BlockTokens: 4})
+	tokens := tokensOf(numbered(40, 0))
+	b.Teach(Lesson{Prompt: promptOf(5, numbered(40, 0)...), Tokens: tokens})
+	for i := range 4*MaxKeys - 9 { // one new key each
+		b.Teach(Lesson{Prompt: promptOf(8, 77, byte(i), byte(i>>8), 77, 77, 77, 77, 77), Tokens: []uint32{7, 7, 7, 7, 7}})
+	}
+	p := promptOf(5, numbered(40, 100)...) // other bytes, and so other keys, that are rendered to the same tokens
+	b.Teach(Lesson{Prompt: p, Tokens: tokens})
+	b.Apply(0, &BlockEvent{Kind: BlocksStored, Hashes: []uint64{2}, Tokens: []uint32{5, 5, 5, 5}, BlockTokens: 4})
+	b.Apply(0, wholly(e, tokens))
+	if got := b.Estimate(p); got.Tokens != 36 || got.Keys != len(p.Keys) {
+		t.Errorf("estimate %+v, want 36 tokens and all %d keys", got, len(p.Keys))
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	shown := shownKeys{}
 	b := NewBlocks(4, 3000, 4*MaxKeys, shown.change(t))

@@ -288,6 +288,23 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestStreamWithoutRemovalsIsBounded: what the engine says that it holds is not believed without end.
+func TestStreamWithoutRemovalsIsBounded(t *testing.T) {
+	const most = 100
+	b, e := NewBlocks(4, most, 0, shownKeys{}.change(t)), &toyEngine{block: 4, held: map[uint64]int{}}
+	for i := range 10 * most {
+		b.Apply(0, wholly(e, []uint32{uint32(i), 1, 2, 3, 4, 5, 6, 7}))
+	}
+	if s := b.Stats(); s.Nodes != overfull*most || s.Odd == 0 {
+		t.Errorf("%+v, want %d nodes", s, overfull*most)
+	}
+	b.Apply(0, &BlockEvent{Kind: BlocksCleared})
+	b.Apply(0, wholly(e, []uint32{1, 1, 2, 3}))
+	if n := b.Stats().Nodes; n != 1 {
+		t.Errorf("%d nodes after the engine was cleared and stored one block", n)
+	}
+}
+
 func BenchmarkSingleTokenBlocks(b *testing.B) {
 	x := NewBlocks(1, 1<<22, 1<<16, func(Tier, Key, bool) {})
 	token := []uint32{0}

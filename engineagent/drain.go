@@ -67,7 +67,7 @@ func (p *poller) applyDrained(d kvevents.Drained) {
 	for _, r := range d.Ranks {
 		p.drained.ranks = max(p.drained.ranks, r.Rank+1)
 		if r.Gap {
-			s.Lost(r.Rank, "KV events were missing: the engine's buffer overflowed, or somebody else reads them too")
+			s.Lost(r.Rank, "KV events were missing or not understood: the engine's buffer overflowed, somebody else reads them too, or its form of them is new")
 		}
 		s.Apply(r.Rank, r.Events)
 	}

@@ -25,7 +25,7 @@ type Drained struct {
 // RankEvents are the events of one data-parallel rank, in order.
 type RankEvents struct {
 	Rank   int
-	Gap    bool // what was known of the rank before these events does not hold: some were lost
+	Gap    bool // what was known of the rank before these events does not hold: some were lost, or a removal is not understood
 	Events []cachestate.BlockEvent
 }
 
@@ -80,7 +80,8 @@ func (i *IDs) Next(id int64) (gap, restart bool) {
 
 func (i *IDs) restarts(id int64) bool { return i.begun && id < i.next }
 
-// Parse reads one answer. Events of unknown types, and those that are not as they should be, are left out and counted.
+// Parse reads one answer. Events of unknown types, and those that are not as they should be, are left out and counted; a
+// removal among these is a gap.
 func (d *Drainer) Parse(body []byte) (Drained, error) {
 	var out Drained
 	list, err := envelopes(body, &out)

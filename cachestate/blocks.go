@@ -97,6 +97,13 @@ func (b *Blocks) Restart(rank int) {
 	b.tree.forgetRank(rank)
 }
 
+// RestartAll says so of every rank.
+func (b *Blocks) RestartAll() {
+	for rank := range maxRanks {
+		b.Restart(rank)
+	}
+}
+
 func (b *Blocks) stored(rank int, e *BlockEvent) {
 	if rank < 0 || rank >= maxRanks || e.Group < 0 || e.Group >= maxPlaces {
 		b.stats.Odd++

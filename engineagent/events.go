@@ -44,11 +44,14 @@ func (f *follower) follow(ctx context.Context, a *Agent, sources []kvevents.Sour
 		return
 	}
 	f.stop()
+	if len(f.sources) > 0 {
+		a.noteUnfollowed("its KV events come from elsewhere, or not at all")
+	}
 	f.a, f.sources = a, sources
-	a.noteFollowed(len(sources))
 	if len(sources) == 0 {
 		return
 	}
+	a.noteFollowed(len(sources))
 	ctx, f.cancel = context.WithCancel(ctx)
 	followers := make([]*kvevents.Follower, 0, len(sources))
 	for _, s := range sources {
@@ -73,17 +76,27 @@ func (f *follower) stop() {
 	}
 }
 
+// noteUnfollowed says that the sources that were followed are not any more: nobody would say when a block goes.
+func (a *Agent) noteUnfollowed(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.followers, a.events.followed, a.events.heard = nil, false, false
+	a.blocks.RestartAll()
+	a.renewLocked()
+	a.truthLocked()
+	a.log.Warn("KV events are not followed any more", "reason", why)
+}
+
 // noteFollowed says of how many ranks KV events are followed from now on.
 func (a *Agent) noteFollowed(ranks int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	on := ranks > 0
-	if first := 1 / float64(max(ranks, 1)); a.cfg.Rank == "" && first != a.evidence.first {
+	if first := 1 / float64(ranks); a.cfg.Rank == "" && first != a.evidence.first {
 		a.evidence.first, a.evidence.trust = first, first
 	}
-	a.events.followed = on
+	a.events.followed = true
 	defer a.truthLocked()
-	if !on || a.blocks != nil {
+	if a.blocks != nil {
 		return
 	}
 	a.blocks = cachestate.NewBlocks(0, maxBlocks, keysPerDigest*a.cfg.Geometry.MaxKeys(),
@@ -91,11 +104,14 @@ func (a *Agent) noteFollowed(ranks int) {
 	a.cache.blocks = a.blocks
 }
 
+// noteEventFault says why no source can be followed; "" is for a fault that is over.
 func (a *Agent) noteEventFault(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.events.complaint != why {
-		a.events.complaint = why
+	if a.events.complaint == why {
+		return
+	}
+	if a.events.complaint = why; why != "" {
 		a.log.Warn("KV events cannot be followed", "reason", why)
 	}
 }

@@ -1,10 +1,14 @@
 package engineagent
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -70,7 +74,7 @@ func TestIDsAreAskedOnlyWhereTheyTeach(t *testing.T) {
 		{"pictures", func(_ *Agent, ad *Admission) { ad.Media = true }, ""},
 		{"the prompt is token ids", func(_ *Agent, ad *Admission) { ad.Traits = openai.TraitTokenPrompt }, "none needed"},
 		{"Responses", func(_ *Agent, ad *Admission) { ad.Route = openai.RouteResponses }, ""},
-		{"no KV events", func(a *Agent, _ *Admission) { a.noteFollowed(0) }, ""},
+		{"no KV events", func(a *Agent, _ *Admission) { a.noteUnfollowed("a test") }, ""},
 		{"SGLang's streams", func(a *Agent, ad *Admission) {
 			a.engine.Kind, ad.Traits = engine.KindSGLang, openai.TraitStream
 			a.noteCapability(newestOf(engine.KindSGLang))
@@ -226,6 +230,69 @@ func TestLostEventsWithdrawWhatWasTold(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSourcesThatEndTakeTheirBlocksAlong: once an engine names no source, or another one, nothing tells any more when a
+// block of the old one goes.
+func TestSourcesThatEndTakeTheirBlocksAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		source := func(port int) string { return fmt.Sprintf(`[{"endpoint":"tcp://engine:%d"}]`, port) }
+		e.pages["/kv_event_sources"] = source(1)
+		c := testConfig(e)
+		c.DialEvents = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody there") }
+		a := newAgent(t, c)
+		follow(t, a)
+		time.Sleep(2 * time.Second)
+		p, tokens := dense(prompt(1, 0, 0, 20)), tokensOf(1, 400)
+		for _, next := range []string{source(2), "[]"} {
+			(*sink)(a).Apply(0, []cachestate.BlockEvent{storedTokens(tokens)})
+			b := mustAdmit(t, a, Admission{Prompt: p, QueuedAtProbe: -1, Route: openai.RouteChat, Model: "m"})
+			b.FirstContent()
+			b.Learn(tokens, 0)
+			b.Finish(Outcome{})
+			before := a.Engine()
+			if before.Residency != engine.ResidencyEvents || keysTold(a) == 0 {
+				t.Fatalf("residency by %v, %d keys", before.Residency, keysTold(a))
+			}
+			e.mu.Lock()
+			e.pages["/kv_event_sources"] = next
+			e.mu.Unlock()
+			time.Sleep(describePeriod + 2*time.Second)
+			now := a.Engine()
+			if now.Residency != engine.ResidencyMirror || now.Generation == before.Generation || keysTold(a) != 0 {
+				t.Errorf("residency by %v, the same generation: %v, %d keys",
+					now.Residency, now.Generation == before.Generation, keysTold(a))
+			}
+		}
+		if _, _, sources := a.eventStats(); sources != 0 {
+			t.Errorf("%d sources are followed", sources)
+		}
+	})
+}
+
+// TestFaultOfSourcesEnds: what hindered once is not told for ever.
+func TestFaultOfSourcesEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		e.pages["/kv_event_sources"] = `[{"endpoint":"tcp://elsewhere:5557"}]`
+		a := newAgent(t, testConfig(e))
+		follow(t, a)
+		time.Sleep(2 * time.Second)
+		told := func() bool {
+			return slices.ContainsFunc(a.Notes(), func(n string) bool { return strings.Contains(n, "elsewhere") })
+		}
+		if !told() {
+			t.Errorf("notes %q", a.Notes())
+		}
+		e.mu.Lock()
+		e.pages["/kv_event_sources"] = "[]"
+		e.mu.Unlock()
+		time.Sleep(describePeriod + 2*time.Second)
+		if told() {
+			t.Errorf("notes %q after the fault", a.Notes())
+		}
+	})
 }
 
 // TestScaleFollowsWhatIsReported: an engine whose KV events promise more than it finds is believed less.

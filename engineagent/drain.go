@@ -47,6 +47,7 @@ func (p *poller) drain(ctx context.Context) {
 		p.complain("KV events not read", err)
 		return
 	}
+	a.noteSkipped(got.Skipped)
 	if !d.heard {
 		if len(got.Ranks) == 0 {
 			return
@@ -55,6 +56,12 @@ func (p *poller) drain(ctx context.Context) {
 		a.noteFollowed(1)
 	}
 	p.applyDrained(got)
+}
+
+func (a *Agent) noteSkipped(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events.skipped += uint64(n)
 }
 
 func (p *poller) applyDrained(d kvevents.Drained) {

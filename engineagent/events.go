@@ -22,10 +22,14 @@ const keysPerDigest = 4
 type eventState struct {
 	followed  bool // sources are followed
 	heard     bool // an event came in this life
-	lost      int  // times that what the engine holds was not known any more
+	lost      int  // times that what a rank holds was not known any more
 	lastLost  string
+	skipped   uint64 // events drained and not understood
 	complaint string // why no source can be followed
 }
+
+// drainedLocked reports whether KV events come by polls.
+func (a *Agent) drainedLocked() bool { return a.events.followed && len(a.followers) == 0 }
 
 // live reports whether KV events say what the engine holds.
 func (s *eventState) live() bool { return s.followed && s.heard }
@@ -122,26 +126,29 @@ func (a *Agent) setFollowers(f []*kvevents.Follower) {
 	a.followers = f
 }
 
-// eventStats returns the sums over all sources, and how many are connected.
-func (a *Agent) eventStats() (sum kvevents.Stats, connected, sources int) {
+// eventStats are what came of following KV events, in sums over all sources.
+type eventStats struct {
+	sources, connected int
+	lost               int // times that what a rank holds was not known any more
+	gaps               uint64
+	skipped            uint64 // events that were not understood
+}
+
+func (a *Agent) eventStats() (sum eventStats) {
 	a.mu.Lock()
 	followers := a.followers
+	sum.lost, sum.skipped = a.events.lost, a.events.skipped
 	a.mu.Unlock()
+	sum.sources = len(followers)
 	for _, f := range followers {
 		s := f.Stats()
 		if s.Connected {
-			connected++
+			sum.connected++
 		}
-		sum.Batches += s.Batches
-		sum.Replayed += s.Replayed
-		sum.Repeated += s.Repeated
-		sum.Gaps += s.Gaps
-		sum.Lost += s.Lost
-		sum.Restarts += s.Restarts
-		sum.Broken += s.Broken
-		sum.Skipped += s.Skipped
+		sum.gaps += s.Gaps
+		sum.skipped += s.Skipped
 	}
-	return sum, connected, len(followers)
+	return sum
 }
 
 // sink is an Agent as its followers see it.

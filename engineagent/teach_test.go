@@ -265,8 +265,8 @@ func TestSourcesThatEndTakeTheirBlocksAlong(t *testing.T) {
 					now.Residency, now.Generation == before.Generation, keysTold(a))
 			}
 		}
-		if _, _, sources := a.eventStats(); sources != 0 {
-			t.Errorf("%d sources are followed", sources)
+		if s := a.eventStats(); s.sources != 0 {
+			t.Errorf("%d sources are followed", s.sources)
 		}
 	})
 }
@@ -322,6 +322,12 @@ func TestNotesNameWhatIsMissing(t *testing.T) {
 		{"sglang without evidence", func(a *Agent) {
 			a.engine.Kind, a.evidence.silent = engine.KindSGLang, maxSilent
 		}, "--enable-cache-report"},
+		{"vllm with evidence in sum only", func(a *Agent) {
+			a.evidence.silent, a.evidence.source = maxSilent, engine.EvidenceCounters
+		}, "--enable-prompt-tokens-details"},
+		{"trtllm without events", func(a *Agent) { a.engine.Kind, a.admitted = engine.KindTRTLLM, 1 }, "event_buffer_max_size"},
+		{"lost events", func(a *Agent) { a.noteFollowed(1); (*sink)(a).Lost(0, "of a test") }, "of a test"},
+		{"events of a new release", func(a *Agent) { a.noteSkipped(3) }, "3 KV events"},
 		{"vllm without events", func(*Agent) {}, "--kv-events-config"},
 		{"no prefix cache", func(a *Agent) { a.reuses = false }, "by load alone"},
 		{"events on another host", func(a *Agent) { a.noteEventFault("it is on another host") }, "on another host"},

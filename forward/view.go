@@ -365,7 +365,8 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 
 func (v *View) candidateLocked(id engine.ID, e *engineView, now time.Time) Candidate {
 	c := Candidate{
-		ID: id, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(), Scale: e.OverlapScale(),
+		ID: id, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(),
+		Unverified: e.Unverified(), Scale: e.OverlapScale(),
 	}
 	c.Load.QueuedSeconds = max(0, c.Load.QueuedSeconds-now.Sub(e.loadAt).Seconds()) + e.seconds
 	if !c.Known {

@@ -54,6 +54,9 @@ func (p *poller) drain(ctx context.Context) {
 		}
 		d.heard = true
 		a.noteFollowed(1)
+		for i := range got.Ranks {
+			got.Ranks[i].Gap = false // nothing was known before
+		}
 	}
 	p.applyDrained(got)
 }

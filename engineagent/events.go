@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/engineagent/kvevents"
@@ -20,10 +21,11 @@ const keysPerDigest = 4
 
 // eventState is what an Agent knows of its engine's KV events.
 type eventState struct {
-	followed  bool // sources are followed
-	heard     bool // an event came in this life
-	lost      int  // times that what a rank holds was not known any more
-	lastLost  string
+	followed  bool      // sources are followed
+	heard     bool      // an event came in this life
+	lost      int       // times that what a rank holds was not known any more
+	lostAt    time.Time // the last time
+	lostWhy   string
 	skipped   uint64 // events drained and not understood
 	complaint string // why no source can be followed
 }
@@ -187,7 +189,7 @@ func (s *sink) Lost(rank int, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.events.lost++
-	a.events.lastLost = fmt.Sprintf("%s at %s", why, a.cfg.Now().Format("15:04:05"))
+	a.events.lostAt, a.events.lostWhy = a.cfg.Now(), why
 	a.log.Warn("what the engine holds is not known any more", "reason", why, "rank", rank)
 	a.blocks.Forget(rank)
 	a.renewLocked()

@@ -2,6 +2,7 @@ package engineagent
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
@@ -34,8 +35,9 @@ func (a *Agent) Notes() []string {
 		}
 	case stats.connected < stats.sources:
 		add("cannot be followed: %d of %d sources of KV events are connected", stats.connected, stats.sources)
-	case a.events.lost > 0:
-		add("lost KV events %d times and was counted as empty then, the last time because %s", a.events.lost, a.events.lastLost)
+	case a.events.lost > 0 && a.cfg.Now().Sub(a.events.lostAt) < lostNews:
+		add("lost KV events at %s UTC and was counted as empty then (%d times so far): %s",
+			a.events.lostAt.UTC().Format(time.TimeOnly), a.events.lost, a.events.lostWhy)
 	}
 	if stats.skipped > 0 {
 		add("told %d KV events that were not understood and left out: it may be of a newer release than this agent knows", stats.skipped)
@@ -54,6 +56,9 @@ func (a *Agent) Notes() []string {
 	}
 	return notes
 }
+
+// lostNews is how long a loss of KV events is told: what was empty then is filled again, and the metric counts.
+const lostNews = time.Hour
 
 // evidenceNoteLocked says what is missing for every answer to check what was predicted of it, "" when nothing is. SGLang
 // says itself which flags it has: see capability.advice.

@@ -55,7 +55,7 @@ func TestDrainedEngine(t *testing.T) {
 			return fmt.Sprintf("process_start_time_seconds %d\ntrtllm_num_requests_running 0\n", running)
 		}
 		f.pages["/prometheus/metrics"] = page(1)
-		f.pages["/kv_cache_events"] = `[{"event_id":0,"window_size":4096,"data":{"type":"stored","parent_hash":null,"blocks":[` +
+		f.pages["/kv_cache_events"] = `[{"event_id":9,"window_size":4096,"data":{"type":"stored","parent_hash":null,"blocks":[` +
 			`{"block_hash":1,"tokens":[{"token_id":1000},{"token_id":1001},{"token_id":1002},{"token_id":1003}]},` +
 			`{"block_hash":2,"tokens":[{"token_id":1004},{"token_id":1005},{"token_id":1006},{"token_id":1007}]}]}}]`
 		c := testConfig(f)

@@ -312,6 +312,31 @@ func TestScaleFollowsWhatIsReported(t *testing.T) {
 	}
 }
 
+// TestCountersJudgeKVEvents: without cached tokens in its answers, an engine's counters say how far its KV events are true.
+// The mirror's bound is not what was wrong.
+func TestCountersJudgeKVEvents(t *testing.T) {
+	for found, want := range map[int]float64{0: 0.25, 370: 1} { // of 396 tokens a prompt: the edge of a window takes some
+		c := newClock()
+		a := toldAgent(t, func(cfg *Config) { cfg.Now, cfg.CapacityTokens = c.Now, 1_000_000 })
+		p, tokens := dense(prompt(1, 0, 0, 20)), tokensOf(1, 400)
+		(*sink)(a).Apply(0, []cachestate.BlockEvent{storedTokens(tokens)})
+		a.blocks.Teach(cachestate.Lesson{Prompt: p, Tokens: tokens})
+		hits := 0.0
+		for range 45 {
+			for range 10 {
+				serve(t, a, c, Admission{Prompt: p, Route: openai.RouteResponses}, 0, openai.Usage{PromptTokens: 400})
+				hits += float64(found)
+			}
+			c.advance(counterPeriod)
+			a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		}
+		_, capacity, source := a.belief()
+		if scale := a.Engine().Scale; scale != want || capacity != 1_000_000 || source != engine.EvidenceCounters {
+			t.Errorf("%d found: scale %v, want %v; the mirror may use %d; by %v", found, scale, want, capacity, source)
+		}
+	}
+}
+
 func TestNotesNameWhatIsMissing(t *testing.T) {
 	tests := []struct {
 		name string

@@ -66,7 +66,9 @@ func TestDrainedEngine(t *testing.T) {
 		f.mu.Lock()
 		f.pages["/kv_cache_events"] = "[]"
 		f.mu.Unlock()
+		a.mu.Lock()
 		a.blocks.Teach(cachestate.Lesson{Prompt: dense(prompt(1, 0, 0, 2)), Tokens: tokensOf(1, 8)})
+		a.mu.Unlock()
 		if e := a.Engine(); e.Residency != engine.ResidencyEvents || len(a.Notes()) > 0 || keysTold(a) != 2 {
 			t.Fatalf("residency by %v, notes %q, %d keys", e.Residency, a.Notes(), keysTold(a))
 		}

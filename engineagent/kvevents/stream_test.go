@@ -147,6 +147,7 @@ func (s *stream) run(line string) string {
 	repeat := func(how delivery) {
 		for range max(n, 1) {
 			s.store(how)
+			synctest.Wait() // whether a replay that one brings has the next would be chance
 		}
 	}
 	switch word {

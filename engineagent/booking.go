@@ -125,6 +125,7 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 			b.lease = a.cache.start(ad.Prompt, perToken)
 		}
 	}
+	a.offPath.give()
 	a.planLocked(b, &ad)
 	if ad.Media {
 		b.bytes = 0
@@ -245,6 +246,7 @@ func (b *Booking) Finish(o Outcome) {
 	if content {
 		b.answeredLocked(o.Usage.CompletionTokens)
 	}
+	b.settleLocked(content && !o.Failed && !o.Refused, o.Usage)
 	b.release(content, o)
 	a.announceLocked()
 }

@@ -14,7 +14,7 @@ type instruments struct {
 	refusals  *prometheus.CounterVec // by reason
 	restarts  prometheus.Counter
 	events    prometheus.Counter
-	lessons   prometheus.Counter
+	lessons   *prometheus.CounterVec // by source
 	predicted prometheus.Counter
 	cached    prometheus.Counter
 	overlap   *prometheus.HistogramVec // by direction
@@ -35,8 +35,9 @@ func newInstruments(a *Agent) *instruments {
 			"Requests not booked, by reason. Worry when queue grows without full.", "reason"),
 		restarts: counter(a, "restarts_total", "Lives of the engine's cache that ended. Worry above a few a day."),
 		events:   counter(a, "kv_events_total", "KV events applied. Worry when it stands still while requests are answered."),
-		lessons: counter(a, "lessons_total",
-			"Prompts whose rendering was learned from their token ids. Worry at 0 when KV events come."),
+		lessons: counters(a, "lessons_total",
+			"Prompts whose token ids were learned, by source: answer, or a rendering off the path. Worry at 0 when KV events come.",
+			"source"),
 		predicted: counter(a, "overlap_predicted_tokens_total",
 			"Prompt tokens that were predicted to be cached."),
 		cached: counter(a, "overlap_reported_tokens_total",

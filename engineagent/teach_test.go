@@ -113,6 +113,18 @@ func TestIDsAreAskedOnlyWhereTheyTeach(t *testing.T) {
 	}
 }
 
+func TestRefusedUsageCostsNoLessonOfItsOwn(t *testing.T) {
+	for traits, want := range map[openai.Traits]bool{openai.TraitTokenPrompt: true, 0: false} {
+		b := mustAdmit(t, toldAgent(t, nil), Admission{
+			Prompt: dense(prompt(1, 0, 0, 20)), QueuedAtProbe: -1, Route: openai.RouteCompletions, Traits: openai.TraitStream | traits,
+		})
+		b.AskRefused(streamOptions)
+		if ask := b.Ask(); b.WantsPrompt() != want || !ask.Empty() {
+			t.Errorf("traits %b: wants the prompt %v, asks %+v; want %v and nothing", traits, b.WantsPrompt(), ask, want)
+		}
+	}
+}
+
 func TestCPUTimeForLearningComesBack(t *testing.T) {
 	now := newClock()
 	a := toldAgent(t, func(c *Config) { c.Now = now.Now })

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -36,7 +37,7 @@ func TestSpeedIsNotLearnedFromPromptsThatSayNothing(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
 	long := Admission{Bytes: 400_000, QueuedAtProbe: -1}
-	short := openai.Usage{PromptTokens: minPrefillSample - 1}
+	short := openai.Usage{PromptTokens: 511}
 	serve(t, a, c, Admission{Bytes: 1000}, time.Minute, short)
 
 	head, behind := mustAdmit(t, a, long), mustAdmit(t, a, long)
@@ -86,7 +87,7 @@ func TestSpeedIsLearnedWithCareWhereTheCachedShareIsUnknown(t *testing.T) {
 			c := newClock()
 			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
 			if tt.noCache {
-				a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, bookings{})
+				a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, book.Mark{})
 			}
 			serve(t, a, c, tt.ask, 20*time.Millisecond, tt.u) // 1,000,000 tokens/s, if none was cached
 			if got := a.Load().PrefillRate; got < tt.least || got > tt.atMost {
@@ -209,7 +210,7 @@ func TestCountersAreEvidenceWhereAnswersCarryNone(t *testing.T) {
 			u := openai.Usage{PromptTokens: 20000}
 			read := func(hits float64) {
 				r := reading{hitTokens: hits, hasHits: true, running: tt.foreign}
-				a.noteReading(&r, engine.KindVLLM, a.openBookings())
+				a.noteReading(&r, engine.KindVLLM, a.mark())
 			}
 			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
 			read(1000)
@@ -233,7 +234,7 @@ func TestOwnPromptWithoutKeysSpoilsTheCounters(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
 	read := func(hits float64) {
-		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
 		c.advance(counterPeriod)
 	}
 	u := openai.Usage{PromptTokens: 20000}
@@ -257,7 +258,7 @@ func TestEvidenceEndsWithWhatGaveIt(t *testing.T) {
 		}
 	}
 	read := func(hits float64) {
-		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
 	}
 	told, silent := openai.Usage{PromptTokens: 20000, HasCached: true}, openai.Usage{PromptTokens: 20000}
 	ask(2, told)

@@ -1,48 +1,35 @@
-package engineagent
+package book
 
 import (
 	"slices"
 	"time"
 )
 
-// entry is one request in a ledger.
-type entry struct {
-	newTokens int // estimated prefill work
-	state     entryState
-	alone     bool // nothing was before it when it was booked
-}
-
-type entryState uint8
-
-const (
-	stateWaiting entryState = iota // no content yet
-	stateRunning
-	stateEnded
-)
-
 // ledger counts requests from acceptance to their end. Prefill is modelled as a queue: engines may mix prompts in one
 // step, but the sum of the work ahead is the same.
 type ledger struct {
-	waiting   []*entry // in the order of acceptance
+	waiting   []*Entry // in the order of acceptance
 	running   int
 	newTokens int64     // Invariant: sum over waiting
 	headSince time.Time // since when waiting[0] is first
+	ever      uint64    // entries ever booked
 }
 
 func (l *ledger) inFlight() int { return len(l.waiting) + l.running }
 
-func (l *ledger) book(e *entry, now time.Time) {
+func (l *ledger) book(e *Entry, now time.Time) {
 	e.alone = len(l.waiting) == 0
 	if e.alone {
 		l.headSince = now
 	}
 	l.waiting = append(l.waiting, e)
+	l.ever++
 	l.newTokens += int64(e.newTokens)
 }
 
 // content moves e from waiting to running and returns how long its prefill took. It does nothing, and returns 0, for
 // an entry that is not waiting.
-func (l *ledger) content(e *entry, now time.Time) (took time.Duration) {
+func (l *ledger) content(e *Entry, now time.Time) (took time.Duration) {
 	if e.state != stateWaiting {
 		return 0
 	}
@@ -56,7 +43,7 @@ func (l *ledger) content(e *entry, now time.Time) (took time.Duration) {
 }
 
 // end takes e out, whatever it was doing. It returns false for an entry that had ended before.
-func (l *ledger) end(e *entry, now time.Time) bool {
+func (l *ledger) end(e *Entry, now time.Time) bool {
 	switch e.state {
 	case stateWaiting:
 		l.leaveQueue(e, now)
@@ -69,7 +56,7 @@ func (l *ledger) end(e *entry, now time.Time) bool {
 	return true
 }
 
-func (l *ledger) leaveQueue(e *entry, now time.Time) {
+func (l *ledger) leaveQueue(e *Entry, now time.Time) {
 	i := slices.Index(l.waiting, e)
 	l.waiting = slices.Delete(l.waiting, i, i+1)
 	l.newTokens -= int64(e.newTokens)

@@ -1,4 +1,4 @@
-package engineagent
+package book
 
 import (
 	"math"
@@ -64,13 +64,13 @@ func TestLedgerAgreesWithPlainLedger(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	var l ledger
 	var plain plainLedger
-	var all []*entry
+	var all []*Entry
 	now := time.Unix(1000, 0)
 	for range 3000 {
 		now = now.Add(time.Duration(rng.IntN(200)) * time.Millisecond)
 		if i := rng.IntN(len(all) + 1); i == len(all) || rng.IntN(3) == 0 {
 			n := 1 + rng.IntN(5000)
-			all = append(all, &entry{newTokens: n})
+			all = append(all, &Entry{newTokens: n})
 			plain.entries = append(plain.entries, &plainEntry{newTokens: n})
 			l.book(all[len(all)-1], now)
 		} else if rng.IntN(2) == 0 {

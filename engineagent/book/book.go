@@ -1,0 +1,152 @@
+package book
+
+import (
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
+)
+
+// Config says what an engine can take.
+type Config struct {
+	// MaxRunning is how many requests may be in flight before the engine is full. At least 1.
+	MaxRunning int
+}
+
+// Book counts the requests of one engine. Its zero value is of no use: see New.
+type Book struct {
+	cfg        Config
+	seq        uint64 // of the last Load
+	states     engine.Flags
+	generation engine.Generation
+
+	ledger  ledger
+	foreign foreign
+	penalty penalty
+	speeds  speeds
+	meters  meters
+}
+
+// New returns the book of an engine that is up and idle.
+func New(c Config, now time.Time) *Book {
+	return &Book{
+		cfg: c,
+		// The shift leaves room for 256 readings a microsecond, more than can be made, so that the readings of a
+		// restarted owner are above those of the one before.
+		seq:    uint64(now.UnixMicro()) << 8,
+		speeds: newSpeeds(),
+		meters: meters{at: now},
+	}
+}
+
+// SetMaxRunning takes what became known of the most requests in flight. At least 1.
+func (b *Book) SetMaxRunning(n int) { b.cfg.MaxRunning = n }
+
+// SetDown says whether the engine is down: nothing is accepted then.
+func (b *Book) SetDown(on bool) { b.set(engine.Down, on) }
+
+// SetDraining says whether the engine is cordoned: nothing is accepted then, and what runs goes on.
+func (b *Book) SetDraining(on bool) { b.set(engine.Draining, on) }
+
+func (b *Book) set(f engine.Flags, on bool) {
+	b.states &^= f
+	if on {
+		b.states |= f
+	}
+}
+
+// SetGeneration names the life of the engine's cache. A decision for another one is refused.
+func (b *Book) SetGeneration(g engine.Generation) { b.generation = g }
+
+// Load returns a new reading of what delays the next request.
+func (b *Book) Load(now time.Time) engine.Load {
+	b.advance(now)
+	b.seq++
+	return engine.Load{
+		Seq:           b.seq,
+		QueuedSeconds: b.queuedSeconds(now),
+		InFlight:      b.InFlight(),
+		Waiting:       len(b.ledger.waiting) + b.foreign.waiting,
+		KVUsage:       b.foreign.kvUsage,
+		PrefillRate:   b.speeds.learnedRate(),
+		BytesPerToken: b.speeds.learnedSize(),
+		AcceptRate:    b.meters.accept,
+		BusyShare:     b.meters.busy,
+		Flags:         b.Flags(),
+	}
+}
+
+func (b *Book) advance(now time.Time) { b.meters.advance(len(b.ledger.waiting) > 0, now) }
+
+func (b *Book) queuedSeconds(now time.Time) float64 {
+	rate := b.speeds.prefillRate()
+	foreign := float64(b.foreign.tokens) / rate
+	return min(b.ledger.queuedSeconds(rate, now)+foreign, maxQueuedSeconds) + b.penalty.seconds(now)
+}
+
+// Booked returns the number of entries that were booked and have not ended.
+func (b *Book) Booked() int { return b.ledger.inFlight() }
+
+// InFlight returns the number of requests on the engine: those booked, and those that only the engine told of.
+func (b *Book) InFlight() int { return b.ledger.inFlight() + b.foreign.inFlight() }
+
+// fullUsage is the KV usage from which a waiting request waits for memory and not for its turn. Only the engine knows
+// which requests wait: a booking without content may be decoding an answer that is no stream.
+const fullUsage = 0.95
+
+// Flags returns the engine's states at this very moment.
+func (b *Book) Flags() engine.Flags {
+	f := b.states
+	noMemory := b.foreign.queued > 0 && b.foreign.kvUsage >= fullUsage
+	if noMemory || b.InFlight() >= b.cfg.MaxRunning {
+		f |= engine.Full
+	}
+	return f
+}
+
+// Book counts e, which must be new, as accepted. The caller has asked Refusal in the same step.
+func (b *Book) Book(e *Entry, w Work, now time.Time) {
+	b.advance(now)
+	b.meters.accepted()
+	e.newTokens = max(w.New, 1)
+	b.ledger.book(e, now)
+}
+
+// Content says that e's first token is there: its prefill is done. It returns how long the prefill took, 0 when that is
+// not known, and does nothing for an entry that has had content or has ended.
+func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
+	b.advance(now)
+	return b.ledger.content(e, now)
+}
+
+// End takes e out, whatever it was doing. It returns false for an entry that had ended before.
+func (b *Book) End(e *Entry, now time.Time) bool {
+	b.advance(now)
+	return b.ledger.end(e, now)
+}
+
+// Failed says that the engine failed a request: for some time it counts as busy.
+func (b *Book) Failed(now time.Time) { b.penalty.failed(now) }
+
+// Answered says that the engine answered a request, which ends what Failed began.
+func (b *Book) Answered() { b.penalty.answered() }
+
+// LearnSize takes the canonical bytes of a prompt that turned out to have so many tokens.
+func (b *Book) LearnSize(bytes int64, tokens int) { b.speeds.learnSize(bytes, tokens) }
+
+// BytesPerToken returns the learned size of a prompt token, or the default.
+func (b *Book) BytesPerToken() float64 { return b.speeds.bytesPerToken() }
+
+// LearnPrefill takes the prefill of an entry whose content came after took. w is what it turned out to be. sure says
+// that its new tokens are the engine's own count. When they are a prediction, a prompt that was cached against it looks like
+// a very fast prefill, so the sample is held back: it counts as no faster than twice what is known.
+//
+// Only entries that had the engine's prefill to themselves teach: others measure the queue.
+func (b *Book) LearnPrefill(e *Entry, w Work, took time.Duration, sure bool) {
+	if !e.alone || took <= 0 {
+		return
+	}
+	if !sure {
+		took = max(took, b.speeds.soonest(w.New))
+	}
+	b.speeds.learnPrefill(w.New, took)
+}

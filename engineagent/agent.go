@@ -28,6 +28,10 @@ type Agent struct {
 	life       life
 	alive      context.Context // of requests on the engine
 	kill       context.CancelCauseFunc
+	outage     chan struct{} // closed when the engine goes down; another one when it is up again
+	alarm      *time.Timer   // of book.Wake; nil before it was needed
+	step       int           // tokens of one prefill step; 0 when the engine does not say
+	ranks      int           // data-parallel ranks that prefill side by side; 0 when unknown
 	book       *book.Book
 	density    *cachestate.Density
 	evidence   evidence
@@ -67,12 +71,13 @@ func New(cfg Config) (*Agent, error) {
 			ID: cfg.ID, Kind: cfg.Kind, Generation: nextGeneration(0, now),
 			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning, Residency: engine.ResidencyMirror, Scale: 1,
 		},
-		book:     book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning)}, now),
+		book:     book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), ShortestFirst: true}, now),
 		reuses:   true,
 		density:  cachestate.NewDensity(),
 		evidence: evidence{scale: 1, first: 1, trust: 1},
 	}
 	a.book.SetDown(true)
+	a.book.SetWindow(a.windowLocked())
 	a.book.SetGeneration(a.engine.Generation)
 	a.alive, a.kill = context.WithCancelCause(context.Background())
 	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked(), nil)

@@ -37,6 +37,8 @@ func (r *Refused) Error() string { return "refused by the engine's owner: " + st
 type Booking struct {
 	agent *Agent
 
+	turn       chan struct{}     // closed when it may go to the engine
+	outage     <-chan struct{}   // closed when the engine goes down
 	entry      book.Entry        // guarded by agent.mu
 	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
 	lessons    lessons           // what its answer is to teach. Guarded by agent.mu
@@ -76,12 +78,15 @@ func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
 		return nil, a.book.Load(now), &Refused{Reason: reason}
 	}
 	b := a.bookLocked(ad, now)
+	a.handOverLocked(now)
 	a.announceLocked()
 	return b, a.book.Load(now), nil
 }
 
 func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
-	b := &Booking{agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked()}
+	b := &Booking{
+		agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked(), turn: make(chan struct{}), outage: a.outage,
+	}
 	perToken := a.book.BytesPerToken()
 	if ad.Prompt == nil {
 		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
@@ -97,7 +102,8 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 	if ad.Media {
 		b.bytes = 0
 	}
-	a.book.Book(&b.entry, book.Work{New: b.newTokens}, now)
+	b.entry.Value = b
+	a.book.Book(&b.entry, book.Work{Prompt: b.prompt, New: b.newTokens, Whole: !ad.Traits.Has(openai.TraitStream)}, now)
 	return b
 }
 
@@ -166,6 +172,7 @@ func (b *Booking) FirstContent() {
 func (b *Booking) prefilledLocked(now time.Time) {
 	a := b.agent
 	b.took = a.book.Content(&b.entry, now)
+	a.handOverLocked(now)
 	if b.lease != nil {
 		b.lease.Prefilled()
 	}
@@ -187,6 +194,7 @@ func (b *Booking) Finish(o Outcome) {
 	if !a.book.End(&b.entry, now) {
 		return
 	}
+	a.handOverLocked(now)
 	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
 	switch {
 	case o.Failed:

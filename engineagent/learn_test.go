@@ -306,7 +306,7 @@ func TestRateAndBusinessAreMeansOverHalfAMinute(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
 	for range 300 { // a request a second, which prefills for half of it
-		b := mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1})
+		b := mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1, Traits: openai.TraitStream})
 		c.advance(500 * time.Millisecond)
 		b.FirstContent()
 		c.advance(500 * time.Millisecond)

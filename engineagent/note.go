@@ -18,13 +18,23 @@ func (a *Agent) hear(got answer) (up bool) {
 	if a.life.hear(got) {
 		a.restartLocked("it had refused a connection")
 	}
-	a.book.SetDown(!a.life.up)
 	if was != a.life.up {
 		a.log.Info("engine changed state", "up", a.life.up)
+		a.changeStateLocked()
 	}
 	a.reviveLocked()
 	a.announceLocked()
 	return a.life.up
+}
+
+// changeStateLocked says that the engine went down or came up. Requests that were not handed to it are not to wait for it.
+func (a *Agent) changeStateLocked() {
+	a.book.SetDown(!a.life.up)
+	if a.life.up {
+		a.outage = make(chan struct{})
+	} else {
+		close(a.outage)
+	}
 }
 
 // errHung is the cause of requests that end because their engine does not answer any more.
@@ -102,6 +112,8 @@ func (a *Agent) factsLocked(r *reading, kind engine.Kind) {
 	if r.noPrefixCache {
 		a.reuses = false
 	}
+	a.ranks = r.ranks
+	a.paceLocked()
 	a.describeLocked(e)
 }
 
@@ -116,7 +128,8 @@ func (a *Agent) noteDescription(kind engine.Kind, cards []card, info serverInfo)
 	e.BlockTokens = cmp.Or(e.BlockTokens, clampInt(info.PageSize, maxBlockTokens))
 	e.CapacityTokens = cmp.Or(e.CapacityTokens, int64(min(max(info.MaxTokens, 0), maxCapacityTokens)))
 	e.MaxRunning = cmp.Or(e.MaxRunning, clampInt(info.MaxRunning, maxMaxRunning))
-	a.reports = info.CacheReport
+	a.reports, a.step = info.CacheReport, clampInt(info.PrefillStep, maxPrefillStep)
+	a.paceLocked()
 	a.reuses = a.reuses && !info.NoRadixCache
 	a.describeLocked(e)
 }

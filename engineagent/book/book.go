@@ -10,11 +10,18 @@ import (
 type Config struct {
 	// MaxRunning is how many requests may be in flight before the engine is full. At least 1.
 	MaxRunning int
+	// Window is how many tokens of prefill may be with the engine before the owner hands it another request: one prefill
+	// step. 0 hands all over at once.
+	Window int
+	// ShortestFirst orders what waits with the owner by its prefill, less a tenth of the time that it has waited; else the
+	// order is that of arrival.
+	ShortestFirst bool
 }
 
 // Book counts the requests of one engine. Its zero value is of no use: see New.
 type Book struct {
 	cfg        Config
+	began      time.Time
 	seq        uint64 // of the last Load
 	states     engine.Flags
 	generation engine.Generation
@@ -29,7 +36,8 @@ type Book struct {
 // New returns the book of an engine that is up and idle.
 func New(c Config, now time.Time) *Book {
 	return &Book{
-		cfg: c,
+		cfg:   c,
+		began: now,
 		// The shift leaves room for 256 readings a microsecond, more than can be made, so that the readings of a
 		// restarted owner are above those of the one before.
 		seq:    uint64(now.UnixMicro()) << 8,
@@ -40,6 +48,9 @@ func New(c Config, now time.Time) *Book {
 
 // SetMaxRunning takes what became known of the most requests in flight. At least 1.
 func (b *Book) SetMaxRunning(n int) { b.cfg.MaxRunning = n }
+
+// SetWindow takes what became known of the engine's prefill step; 0 for no queue. Next may return more than before.
+func (b *Book) SetWindow(tokens int) { b.cfg.Window = tokens }
 
 // SetDown says whether the engine is down: nothing is accepted then.
 func (b *Book) SetDown(on bool) { b.set(engine.Down, on) }
@@ -65,7 +76,7 @@ func (b *Book) Load(now time.Time) engine.Load {
 		Seq:           b.seq,
 		QueuedSeconds: b.queuedSeconds(now),
 		InFlight:      b.InFlight(),
-		Waiting:       len(b.ledger.waiting) + b.foreign.waiting,
+		Waiting:       b.Queued() + b.ledger.unanswered() + b.foreign.waiting,
 		KVUsage:       b.foreign.kvUsage,
 		PrefillRate:   b.speeds.learnedRate(),
 		BytesPerToken: b.speeds.learnedSize(),
@@ -75,13 +86,27 @@ func (b *Book) Load(now time.Time) engine.Load {
 	}
 }
 
-func (b *Book) advance(now time.Time) { b.meters.advance(len(b.ledger.waiting) > 0, now) }
+// advance brings the book to now. A head that was taken for prefilled meanwhile was so from the moment when it was late.
+func (b *Book) advance(now time.Time) {
+	c := b.speeds.curve()
+	for at, ok := b.ledger.lapses(c); ok && !at.After(now); at, ok = b.ledger.lapses(c) {
+		if at.Before(b.meters.at) { // its time has become shorter by what was learned
+			at = b.meters.at
+		}
+		b.meters.advance(true, at)
+		b.ledger.lapse(at)
+	}
+	b.meters.advance(len(b.ledger.waiting) > 0, now)
+}
 
 func (b *Book) queuedSeconds(now time.Time) float64 {
-	rate := b.speeds.prefillRate()
-	foreign := float64(b.foreign.tokens) / rate
-	return min(b.ledger.queuedSeconds(rate, now)+foreign, maxQueuedSeconds) + b.penalty.seconds(now)
+	c := b.speeds.curve()
+	foreign := float64(b.foreign.tokens) * c.perToken
+	return min(b.ledger.queuedSeconds(c, now)+foreign, maxQueuedSeconds) + b.penalty.seconds(now)
 }
+
+// Queued returns the number of requests that wait with the owner.
+func (b *Book) Queued() int { return len(b.ledger.queue) }
 
 // Booked returns the number of entries that were booked and have not ended.
 func (b *Book) Booked() int { return b.ledger.inFlight() }
@@ -103,16 +128,39 @@ func (b *Book) Flags() engine.Flags {
 	return f
 }
 
-// Book counts e, which must be new, as accepted. The caller has asked Refusal in the same step.
+// Book counts e, which must be new, as accepted, and puts it into the owner's queue. The caller has asked Refusal in the
+// same step. Next may return it, or another, at once.
 func (b *Book) Book(e *Entry, w Work, now time.Time) {
 	b.advance(now)
 	b.meters.accepted()
-	e.newTokens = max(w.New, 1)
-	b.ledger.book(e, now)
+	e.work, e.whole = w.amount(), w.Whole
+	if b.cfg.ShortestFirst {
+		e.priority = priorityOf(seconds(b.speeds.curve().seconds(e.work)), now.Sub(b.began))
+	}
+	b.ledger.book(e)
 }
 
-// Content says that e's first token is there: its prefill is done. It returns how long the prefill took, 0 when that is
-// not known, and does nothing for an entry that has had content or has ended.
+// Next returns the next request to hand to the engine and counts it as handed over; nil when none waits or the engine has
+// enough. It is to be called until it returns nil after Book, Content and End, and at the time that Wake says.
+func (b *Book) Next(now time.Time) *Entry {
+	b.advance(now)
+	if b.Queued() == 0 || b.cfg.Window > 0 && b.ledger.atWork >= int64(b.cfg.Window) {
+		return nil
+	}
+	return b.ledger.next(now)
+}
+
+// Wake returns when Next is to be called though nothing happened: when the request that the engine prefills is late, the
+// next ones do not wait for it any longer. ok is false when nothing waits with the owner.
+func (b *Book) Wake() (at time.Time, ok bool) {
+	if b.Queued() == 0 {
+		return time.Time{}, false
+	}
+	return b.ledger.lapses(b.speeds.curve())
+}
+
+// Content says that e's first token is there: its prefill is done. It returns how long the prefill took at the engine, 0
+// when that is not known, and does nothing for an entry that has had content or has ended.
 func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
 	b.advance(now)
 	return b.ledger.content(e, now)
@@ -140,7 +188,7 @@ func (b *Book) BytesPerToken() float64 { return b.speeds.bytesPerToken() }
 // that its new tokens are the engine's own count. When they are a prediction, a prompt that was cached against it looks like
 // a very fast prefill, so the sample is held back: it counts as no faster than twice what is known.
 //
-// Only entries that had the engine's prefill to themselves teach: others measure the queue.
+// Only entries that had the engine's prefill to themselves when they were handed over teach: others measure the queue.
 func (b *Book) LearnPrefill(e *Entry, w Work, took time.Duration, sure bool) {
 	if !e.alone || took <= 0 {
 		return

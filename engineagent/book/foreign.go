@@ -7,21 +7,21 @@ type Reading struct {
 	KVUsage          float64 // 0 to 1
 }
 
-// Mark is how much was booked at the moment at which an engine is asked for its load.
+// Mark is how much was with the engine at the moment at which it is asked for its load.
 type Mark struct {
 	open, waiting int
 	ever          uint64
 }
 
 // Mark is to be taken before the engine is asked for the Reading that is given to Read.
-func (b *Book) Mark() Mark { return Mark{b.ledger.inFlight(), len(b.ledger.waiting), b.ledger.ever} }
+func (b *Book) Mark() Mark { return Mark{b.ledger.atEngine(), b.ledger.unanswered(), b.ledger.handed} }
 
-// Read takes a reading. asked is the Mark of when the engine was asked: what was booked then, and what was accepted
-// since, may be in the reading. The rest of it came from clients that do not go through the mesh.
+// Read takes a reading. asked is the Mark of when the engine was asked: what was with the engine then, and what was
+// handed to it since, may be in the reading. The rest of it came from clients that do not go through the mesh.
 func (b *Book) Read(r Reading, asked Mark) {
-	since := int(b.ledger.ever - asked.ever)
+	since := int(b.ledger.handed - asked.ever)
 	b.foreign.read(r, asked.open+since, asked.waiting+since)
-	b.foreign.readTokens(r, b.ledger.newTokens)
+	b.foreign.readTokens(r, b.ledger.atWork)
 }
 
 // Missed says that a reading was due and did not come.

@@ -32,6 +32,7 @@ const maxQueueGrowth = 0.5
 
 // Refusal returns why a request cannot be booked, "" when it can. It looks at facts of this engine only.
 func (b *Book) Refusal(a Ask, now time.Time) Reason {
+	b.advance(now)
 	flags := b.Flags()
 	switch {
 	case flags&engine.Down != 0:

@@ -58,6 +58,9 @@ func (s *speeds) learnedSize() float64 {
 // a load outside what wire forms accept would make the engine unknown to its peers.
 func (s *speeds) prefillRate() float64 { return s.prefill.within(10, 1e7) }
 
+// curve returns what prefill takes.
+func (s *speeds) curve() curve { return curve{perToken: 1 / s.prefillRate()} }
+
 // bytesPerToken is bounded by a tokenizer of less than bytes (tags that are not counted as content) and one of words.
 func (s *speeds) bytesPerToken() float64 { return s.bytes.within(0.5, 64) }
 

@@ -55,6 +55,7 @@ type Booking struct {
 	slack      int
 	generation engine.Generation
 	withKeys   bool
+	many       bool // several answers at once
 }
 
 // Outcome is how a request ended.
@@ -86,6 +87,7 @@ func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
 func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 	b := &Booking{
 		agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked(), turn: make(chan struct{}), outage: a.outage,
+		many: ad.Traits.Has(openai.TraitMany),
 	}
 	perToken := a.book.BytesPerToken()
 	if ad.Prompt == nil {
@@ -209,6 +211,9 @@ func (b *Booking) Finish(o Outcome) {
 			b.took = 0
 		}
 		a.learnLocked(b, o.Usage, now)
+	}
+	if content && !o.Failed {
+		a.book.LearnDecode(&b.entry, b.tokens(o))
 	}
 	if content {
 		b.answeredLocked(o.Usage.CompletionTokens)

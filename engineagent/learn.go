@@ -54,10 +54,24 @@ func (b *Booking) predicted(prompt int) int {
 func (a *Agent) learnSpeedLocked(b *Booking, prompt, cached int, known bool) {
 	switch {
 	case known || !a.reuses:
-		a.book.LearnPrefill(&b.entry, book.Work{New: prompt - cached}, b.took, true)
+		a.book.LearnPrefill(&b.entry, book.Work{Prompt: prompt, New: prompt - cached}, b.took, true)
 	case b.withKeys:
-		a.book.LearnPrefill(&b.entry, book.Work{New: prompt - b.predicted(prompt)}, b.took, false)
+		a.book.LearnPrefill(&b.entry, book.Work{Prompt: prompt, New: prompt - b.predicted(prompt)}, b.took, false)
 	}
+}
+
+// tokens returns how long the one answer was that the request asked for; 0 when that is not known. The contents of a stream
+// are nearly its tokens; those of another answer are no measure.
+func (b *Booking) tokens(o Outcome) int {
+	switch {
+	case b.many:
+		return 0
+	case o.HasUsage:
+		return o.Usage.CompletionTokens
+	case o.Whole:
+		return 0
+	}
+	return b.output
 }
 
 // cachedLocked returns the cached tokens that an answer reports. SGLang leaves the field out when it is zero, so that

@@ -50,6 +50,62 @@ func TestSpeedIsNotLearnedFromPromptsThatSayNothing(t *testing.T) {
 	}
 }
 
+func TestCurveOfPrefillIsLearnedOfTheWholePrompt(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	for i := range uint64(100) { // 0.1 s, 10,000 tokens/s and 2 ns for each pair of tokens
+		prompt, cached := 2000+int(i*997%30_000), int(i*613%20_000)
+		n, ctx := float64(prompt), float64(prompt+cached)
+		took := 0.1 + n/10_000 + 2e-9*n*(ctx-n/2)
+		serve(t, a, c, Admission{Bytes: int64(4 * (prompt + cached))}, time.Duration(took*float64(time.Second)),
+			openai.Usage{PromptTokens: prompt + cached, CachedTokens: cached, HasCached: true})
+	}
+	l := a.Load()
+	if math.Abs(l.PrefillFixed-0.1) > 0.005 || math.Abs(l.PrefillRate-10_000) > 500 || math.Abs(l.PrefillBend-2e-9) > 1e-10 {
+		t.Errorf("%.4f s, %.0f tokens/s and %.2g s for each pair of tokens, want 0.1, 10000 and 2e-9", l.PrefillFixed, l.PrefillRate, l.PrefillBend)
+	}
+}
+
+func TestCostOfARequestIsLearnedOfStreams(t *testing.T) {
+	tests := []struct {
+		name   string
+		traits openai.Traits
+		o      Outcome
+		want   float64 // seconds
+	}{
+		{"contents of a stream", openai.TraitStream, Outcome{}, 0.04},
+		{"its usage", openai.TraitStream, Outcome{HasUsage: true, Usage: openai.Usage{CompletionTokens: 41}}, 0.04},
+		{"several answers", openai.TraitStream | openai.TraitMany, Outcome{}, 0},
+		{"not a stream", 0, Outcome{Whole: true}, 0},
+		{"failed", openai.TraitStream, Outcome{Failed: true}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newClock()
+			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+			for i := range 60 { // 5 ms a token, and 1 ms for each running request
+				running := make([]*Booking, 1+i%10)
+				for k := range running {
+					running[k] = mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1, Traits: tt.traits})
+					running[k].FirstContent()
+				}
+				for range 40 {
+					c.advance(time.Duration(5+len(running)) * time.Millisecond)
+					for _, b := range running {
+						b.FirstContent()
+					}
+				}
+				for _, b := range running {
+					b.Finish(tt.o)
+				}
+			}
+			if got := a.Load().RequestCost; math.Abs(got-tt.want) > 0.002 {
+				t.Errorf("%.1f ms, want %.1f", 1e3*got, 1e3*tt.want)
+			}
+		})
+	}
+}
+
 func TestAnswerThatCameAtOnceTeachesSizeButNoSpeed(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })

@@ -30,6 +30,7 @@ type Book struct {
 	foreign foreign
 	penalty penalty
 	speeds  speeds
+	decode  decode
 	meters  meters
 }
 
@@ -72,35 +73,42 @@ func (b *Book) SetGeneration(g engine.Generation) { b.generation = g }
 func (b *Book) Load(now time.Time) engine.Load {
 	b.advance(now)
 	b.seq++
+	rate, fixed, bend := b.speeds.learned()
 	return engine.Load{
 		Seq:           b.seq,
 		QueuedSeconds: b.queuedSeconds(now),
 		InFlight:      b.InFlight(),
 		Waiting:       b.Queued() + b.ledger.unanswered() + b.foreign.waiting,
 		KVUsage:       b.foreign.kvUsage,
-		PrefillRate:   b.speeds.learnedRate(),
+		PrefillRate:   rate,
 		BytesPerToken: b.speeds.learnedSize(),
 		AcceptRate:    b.meters.accept,
 		BusyShare:     b.meters.busy,
+		PrefillFixed:  fixed,
+		PrefillBend:   bend,
+		RequestCost:   b.decode.cost,
 		Flags:         b.Flags(),
 	}
 }
 
 // advance brings the book to now. A head that was taken for prefilled meanwhile was so from the moment when it was late.
 func (b *Book) advance(now time.Time) {
-	c := b.speeds.curve()
+	c := b.speeds.curve
 	for at, ok := b.ledger.lapses(c); ok && !at.After(now); at, ok = b.ledger.lapses(c) {
 		if at.Before(b.meters.at) { // its time has become shorter by what was learned
 			at = b.meters.at
 		}
-		b.meters.advance(true, at)
+		b.meters.advance(true, b.decoding(), at)
 		b.ledger.lapse(at)
 	}
-	b.meters.advance(len(b.ledger.waiting) > 0, now)
+	b.meters.advance(len(b.ledger.waiting) > 0, b.decoding(), now)
 }
 
+// decoding returns how many requests the engine sends tokens of, as far as that is known.
+func (b *Book) decoding() int { return b.ledger.running + b.ledger.prefilled + b.foreign.running }
+
 func (b *Book) queuedSeconds(now time.Time) float64 {
-	c := b.speeds.curve()
+	c := b.speeds.curve
 	foreign := float64(b.foreign.tokens) * c.perToken
 	return min(b.ledger.queuedSeconds(c, now)+foreign, maxQueuedSeconds) + b.penalty.seconds(now)
 }
@@ -135,7 +143,7 @@ func (b *Book) Book(e *Entry, w Work, now time.Time) {
 	b.meters.accepted()
 	e.work, e.whole = w.amount(), w.Whole
 	if b.cfg.ShortestFirst {
-		e.priority = priorityOf(seconds(b.speeds.curve().seconds(e.work)), now.Sub(b.began))
+		e.priority = priorityOf(seconds(b.speeds.curve.seconds(e.work)), now.Sub(b.began))
 	}
 	b.ledger.book(e)
 }
@@ -156,19 +164,25 @@ func (b *Book) Wake() (at time.Time, ok bool) {
 	if b.Queued() == 0 {
 		return time.Time{}, false
 	}
-	return b.ledger.lapses(b.speeds.curve())
+	return b.ledger.lapses(b.speeds.curve)
 }
 
 // Content says that e's first token is there: its prefill is done. It returns how long the prefill took at the engine, 0
 // when that is not known, and does nothing for an entry that has had content or has ended.
 func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
 	b.advance(now)
+	if e.Waiting() {
+		e.began, e.ranBefore = now, b.meters.ran
+	}
 	return b.ledger.content(e, now)
 }
 
 // End takes e out, whatever it was doing. It returns false for an entry that had ended before.
 func (b *Book) End(e *Entry, now time.Time) bool {
 	b.advance(now)
+	if e.Running() {
+		e.decoded, e.ranWith = now.Sub(e.began), b.meters.ran-e.ranBefore
+	}
 	return b.ledger.end(e, now)
 }
 
@@ -193,8 +207,21 @@ func (b *Book) LearnPrefill(e *Entry, w Work, took time.Duration, sure bool) {
 	if !e.alone || took <= 0 {
 		return
 	}
+	a, s := w.amount(), took.Seconds()
 	if !sure {
-		took = max(took, b.speeds.soonest(w.New))
+		s = max(s, b.speeds.curve.seconds(a)/2)
 	}
-	b.speeds.learnPrefill(w.New, took)
+	b.speeds.learnPrefill(a, s)
+}
+
+// LearnDecode takes the tokens of the answer of an entry that has ended: what the running requests cost each other. Less
+// than 1 is unknown and teaches nothing.
+func (b *Book) LearnDecode(e *Entry, tokens int) {
+	if tokens < 1 {
+		return
+	}
+	b.decode.answered(tokens)
+	if tokens >= minTokens && e.decoded > 0 && !e.whole {
+		b.decode.add(e.ranWith/e.decoded.Seconds(), e.decoded.Seconds()/float64(tokens-1))
+	}
 }

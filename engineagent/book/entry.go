@@ -23,6 +23,11 @@ type Entry struct {
 	priority time.Duration // in the owner's queue, the lowest goes first
 	order    uint64        // of booking
 	place    int           // in the owner's queue
+
+	began     time.Time     // its first content
+	decoded   time.Duration // from the first content to the end
+	ranBefore float64       // meters.ran at the first content
+	ranWith   float64       // what meters.ran grew by until the end
 }
 
 // entryState is where a request is. It only moves forward.

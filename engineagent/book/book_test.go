@@ -171,6 +171,23 @@ func TestHeadThatShowsNothingHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+func TestLessonDoesNotWorkInThePast(t *testing.T) {
+	config := usual()
+	config.Window = 0
+	r := newRig(config)
+	r.book("a", Work{New: second, Whole: true})
+	r.book("b", Work{New: second, Whole: true})
+	r.handed()
+	r.pass(800 * time.Millisecond)
+	r.Load(r.now)
+	for range 500 { // four times as fast as thought: a has been late for long
+		r.LearnPrefill(&Entry{alone: true}, Work{New: second}, 250*time.Millisecond, true)
+	}
+	if s := r.Load(r.now).QueuedSeconds; !near(s, 0.25, 0.01) {
+		t.Errorf("%.3f s queued, want all of b", s)
+	}
+}
+
 func TestRequestThatLeavesTheQueueIsNeverHandedOver(t *testing.T) {
 	r := newRig(usual())
 	for _, name := range []string{"a", "b", "c"} {

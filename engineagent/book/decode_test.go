@@ -133,6 +133,23 @@ func TestKnownCostOutlastsASteadyLoad(t *testing.T) {
 	}
 }
 
+func TestStreamRunsWithAllThatTheEngineSendsTokensOf(t *testing.T) {
+	r := newRig(usual())
+	for _, name := range []string{"whole", "stream"} {
+		r.book(name, Work{New: 1600, Whole: name == "whole"})
+	}
+	r.handed()
+	r.Read(Reading{Running: 5}, r.Mark()) // three of them foreign
+	r.pass(100 * time.Millisecond)
+	r.content("stream")
+	r.pass(time.Second)
+	r.end("stream")
+	r.LearnDecode(r.entries["stream"], 101)
+	if got := r.decode.meanX; got != 5 {
+		t.Errorf("%v requests ran, want the stream, the other and three foreign ones", got)
+	}
+}
+
 func TestOnlyStreamsWithTokensTeachACost(t *testing.T) {
 	r := newRig(usual())
 	end := func(w Work, tokens int) {

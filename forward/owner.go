@@ -153,8 +153,8 @@ type failure struct {
 func (f *failure) Error() string { return fmt.Sprintf("%s: %v", f.Reason, f.Err) }
 func (f *failure) Unwrap() error { return f.Err }
 
-// serve books the request, hands it to the engine when it is its turn, and passes the answer on. The error is a *bounce when the engine was
-// not asked, a *failure when it failed, or what the receiver returned. The booking is undone on every path.
+// serve books the request, hands it to the engine when it is its turn, and passes the answer on. The error is a *bounce when
+// the engine was not asked, a *failure when it failed, or what the receiver returned. The booking is undone on every path.
 func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error), to receiver) (ending, error) {
 	e, ok := o.engines[c.Engine]
 	if !ok {

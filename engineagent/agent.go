@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/engineagent/kvevents"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
@@ -22,19 +23,18 @@ type Agent struct {
 
 	mu         sync.Mutex // guards the following fields
 	engine     engine.Engine
-	seq        uint64 // of the last Load
-	cordoned   bool
 	reuses     bool // false when the engine says that it keeps no prefix cache
 	reports    bool // SGLang with --enable-cache-report: usage without cached tokens means none
 	life       life
 	alive      context.Context // of requests on the engine
 	kill       context.CancelCauseFunc
-	penalty    penalty
-	ledger     ledger
-	report     report
-	speeds     speeds
+	outage     chan struct{} // closed when the engine goes down; another one when it is up again
+	alarm      *time.Timer   // of book.Wake; nil before it was needed
+	step       int           // tokens of one prefill step; 0 when the engine does not say
+	ranks      int           // data-parallel ranks that prefill side by side; 0 when unknown
+	book       *book.Book
+	asked      bool // a request was ever booked
 	density    *cachestate.Density
-	meters     meters
 	evidence   evidence
 	cache      *cache
 	blocks     *cachestate.Blocks // nil until KV events are followed; outlives a cache
@@ -46,7 +46,6 @@ type Agent struct {
 	capability capability
 	teaching   teaching
 	offPath    offPath
-	admitted   uint64 // bookings ever made
 	announced  news
 }
 
@@ -73,18 +72,17 @@ func New(cfg Config) (*Agent, error) {
 			ID: cfg.ID, Kind: cfg.Kind, Generation: nextGeneration(0, now),
 			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning, Residency: engine.ResidencyMirror, Scale: 1,
 		},
-		// The shift leaves room for 256 readings a microsecond, more than can be made, so that the readings of a
-		// restarted agent are above those of the one before.
-		seq:      uint64(now.UnixMicro()) << 8,
+		book:     book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), ShortestFirst: true}, now),
 		reuses:   true,
-		speeds:   newSpeeds(),
 		density:  cachestate.NewDensity(),
-		meters:   meters{at: now},
 		evidence: evidence{scale: 1, first: 1, trust: 1},
 	}
+	a.book.SetDown(true)
+	a.book.SetWindow(a.windowLocked())
+	a.book.SetGeneration(a.engine.Generation)
 	a.alive, a.kill = context.WithCancelCause(context.Background())
 	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked(), nil)
-	a.announced = news{flags: a.flagsLocked(), empty: true}
+	a.announced = news{flags: a.book.Flags(), empty: true}
 	a.metrics = newInstruments(a)
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(a.metrics); err != nil {
@@ -142,7 +140,7 @@ func (a *Agent) Changed() <-chan struct{} { return a.changed }
 func (a *Agent) SetCordoned(on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.cordoned = on
+	a.book.SetDraining(on)
 	a.announceLocked()
 }
 
@@ -188,7 +186,7 @@ func (a *Agent) DeltasSince(t cachestate.Tier, version uint64) (d cachestate.Del
 
 // announceLocked tells the receiver of Changed when there is news.
 func (a *Agent) announceLocked() {
-	now := news{flags: a.flagsLocked(), empty: a.inFlightLocked() == 0, description: a.announced.description}
+	now := news{flags: a.book.Flags(), empty: a.book.InFlight() == 0, description: a.announced.description}
 	leftEmpty := a.announced.empty && !now.empty
 	told := a.announced
 	a.announced = now

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -25,34 +26,20 @@ type Admission struct {
 	LoRA   string // lora_path
 }
 
-// Reason says why a request was refused. The values are labels and wire words.
-type Reason string
-
-// The reasons of a refusal.
-const (
-	ReasonDown       Reason = "down"
-	ReasonDraining   Reason = "draining"
-	ReasonFull       Reason = "full"
-	ReasonGeneration Reason = "generation" // the cache that the decision counted on is gone
-	ReasonQueue      Reason = "queue"      // the queue grew since the probe
-)
-
 // Refused is the error of an Admit that booked nothing.
-type Refused struct{ Reason Reason }
+type Refused struct{ Reason book.Reason }
 
 // Error implements error.
 func (r *Refused) Error() string { return "refused by the engine's owner: " + string(r.Reason) }
-
-// maxQueueGrowth is how much the queue may grow, in seconds, between a probe and the request: less bounces requests
-// for the noise of one other prompt, more lets a burst of equal decisions through.
-const maxQueueGrowth = 0.5
 
 // Booking is one request in the counters of an Agent, from its acceptance to Finish. A booking that is never finished
 // counts for ever. Its methods are safe for concurrent use.
 type Booking struct {
 	agent *Agent
 
-	entry                        // guarded by agent.mu
+	turn       chan struct{}     // closed when it may go to the engine
+	outage     <-chan struct{}   // closed when the engine goes down
+	entry      book.Entry        // guarded by agent.mu
 	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
 	lessons    lessons           // what its answer is to teach. Guarded by agent.mu
 	expected   overlap
@@ -64,9 +51,11 @@ type Booking struct {
 	overlap    int                // tokens predicted resident
 	share      float64            // overlap as a share of the prompt
 	prompt     int                // estimated tokens
+	newTokens  int                // of them, those to be computed
 	slack      int
 	generation engine.Generation
 	withKeys   bool
+	many       bool // several answers at once
 }
 
 // Outcome is how a request ended.
@@ -84,41 +73,26 @@ func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.cfg.Now()
-	if reason := a.refusalLocked(ad, now); reason != "" {
+	ask := book.Ask{Generation: ad.Generation, QueuedAtProbe: ad.QueuedAtProbe, Second: ad.Second}
+	if reason := a.book.Refusal(ask, now); reason != "" {
 		a.metrics.refusals.WithLabelValues(string(reason)).Inc()
-		return nil, a.loadLocked(now), &Refused{Reason: reason}
+		return nil, a.book.Load(now), &Refused{Reason: reason}
 	}
 	b := a.bookLocked(ad, now)
+	a.handOverLocked(now)
 	a.announceLocked()
-	return b, a.loadLocked(now), nil
-}
-
-func (a *Agent) refusalLocked(ad Admission, now time.Time) Reason {
-	flags := a.flagsLocked()
-	grown := a.queuedSecondsLocked(now) - ad.QueuedAtProbe
-	switch {
-	case flags&engine.Down != 0:
-		return ReasonDown
-	case flags&engine.Draining != 0:
-		return ReasonDraining
-	case flags&engine.Full != 0:
-		return ReasonFull
-	case ad.Second:
-		return ""
-	case ad.Generation != 0 && ad.Generation != a.engine.Generation:
-		return ReasonGeneration
-	case ad.QueuedAtProbe >= 0 && grown > maxQueueGrowth:
-		return ReasonQueue
-	}
-	return ""
+	return b, a.book.Load(now), nil
 }
 
 func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
-	b := &Booking{agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked()}
-	perToken := a.speeds.bytesPerToken()
+	b := &Booking{
+		agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked(), turn: make(chan struct{}), outage: a.outage,
+		many: ad.Traits.Has(openai.TraitMany),
+	}
+	perToken := a.book.BytesPerToken()
 	if ad.Prompt == nil {
 		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
-		b.newTokens = max(b.prompt, 1)
+		b.newTokens = b.prompt
 	} else {
 		b.measure(ad.Prompt, a.expectLocked(&ad, perToken))
 		if a.reuses && b.prompt <= a.longestLocked() {
@@ -130,10 +104,9 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 	if ad.Media {
 		b.bytes = 0
 	}
-	a.meters.advance(len(a.ledger.waiting) > 0, now)
-	a.meters.accepted()
-	a.ledger.book(&b.entry, now)
-	a.admitted++
+	b.entry.Value = b
+	a.asked = true
+	a.book.Book(&b.entry, book.Work{Prompt: b.prompt, New: b.newTokens, Whole: !ad.Traits.Has(openai.TraitStream)}, now)
 	return b
 }
 
@@ -167,7 +140,7 @@ func (a *Agent) expectLocked(ad *Admission, perToken float64) overlap {
 func (b *Booking) measure(p *cachestate.Prompt, o overlap) {
 	b.withKeys, b.bytes, b.tail = true, p.Bytes, p.Last()
 	b.prompt, b.overlap, b.expected = o.prompt, min(o.tokens, o.prompt), o
-	b.newTokens = max(int(float64(b.prompt)-o.saved), 1)
+	b.newTokens = int(float64(b.prompt) - o.saved)
 	if b.prompt > 0 {
 		b.share = float64(b.overlap) / float64(b.prompt)
 	}
@@ -190,11 +163,11 @@ func (b *Booking) FirstContent() {
 	a := b.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if b.state == stateEnded {
+	if !b.entry.Waiting() && !b.entry.Running() {
 		return
 	}
 	a.life.content()
-	if b.state == stateWaiting {
+	if b.entry.Waiting() {
 		b.prefilledLocked(a.cfg.Now())
 	}
 	if b.output++; b.lease != nil {
@@ -204,8 +177,8 @@ func (b *Booking) FirstContent() {
 
 func (b *Booking) prefilledLocked(now time.Time) {
 	a := b.agent
-	a.meters.advance(true, now)
-	b.took = a.ledger.content(&b.entry, now)
+	b.took = a.book.Content(&b.entry, now)
+	a.handOverLocked(now)
 	if b.lease != nil {
 		b.lease.Prefilled()
 	}
@@ -223,17 +196,17 @@ func (b *Booking) Finish(o Outcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.cfg.Now()
-	content := b.state == stateRunning
-	a.meters.advance(len(a.ledger.waiting) > 0, now)
-	if !a.ledger.end(&b.entry, now) {
+	content := b.entry.Running()
+	if !a.book.End(&b.entry, now) {
 		return
 	}
+	a.handOverLocked(now)
 	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
 	switch {
 	case o.Failed:
-		a.penalty.failed(now)
+		a.book.Failed(now)
 	case content:
-		a.penalty.answered()
+		a.book.Answered()
 	}
 	b.noteUsageLocked(o)
 	o.Usage = b.plausibleLocked(o.Usage)
@@ -242,6 +215,9 @@ func (b *Booking) Finish(o Outcome) {
 			b.took = 0
 		}
 		a.learnLocked(b, o.Usage, now)
+	}
+	if content && !o.Failed {
+		a.book.LearnDecode(&b.entry, b.tokens(o))
 	}
 	if content {
 		b.answeredLocked(o.Usage.CompletionTokens)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -20,34 +21,34 @@ func TestRefusals(t *testing.T) {
 		name string
 		make func(*testing.T, *Agent)
 		ask  Admission
-		want Reason
+		want book.Reason
 	}{
 		{"idle engine", nil, Admission{}, ""},
-		{"down", func(_ *testing.T, a *Agent) { a.hear(answerRefused) }, Admission{Second: true}, ReasonDown},
-		{"draining", func(_ *testing.T, a *Agent) { a.SetCordoned(true) }, Admission{Second: true}, ReasonDraining},
+		{"down", func(_ *testing.T, a *Agent) { a.hear(answerRefused) }, Admission{Second: true}, book.ReasonDown},
+		{"draining", func(_ *testing.T, a *Agent) { a.SetCordoned(true) }, Admission{Second: true}, book.ReasonDraining},
 		{"uncordoned", func(_ *testing.T, a *Agent) { a.SetCordoned(true); a.SetCordoned(false) }, Admission{}, ""},
 		{"full by requests", func(t *testing.T, a *Agent) {
 			for range 4 {
 				mustAdmit(t, a, Admission{})
 			}
-		}, Admission{Second: true}, ReasonFull},
+		}, Admission{Second: true}, book.ReasonFull},
 		{"full by memory", func(_ *testing.T, a *Agent) {
-			a.noteReading(&reading{running: 1, waiting: 1, kvUsage: 0.95}, engine.KindVLLM, bookings{})
-		}, Admission{}, ReasonFull},
+			a.noteReading(&reading{running: 1, waiting: 1, kvUsage: 0.95}, engine.KindVLLM, book.Mark{})
+		}, Admission{}, book.ReasonFull},
 		{"memory in use but nobody waits", func(_ *testing.T, a *Agent) {
-			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, bookings{})
+			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, book.Mark{})
 		}, Admission{}, ""},
 		{"memory in use and an answer that is no stream runs", func(t *testing.T, a *Agent) {
 			mustAdmit(t, a, Admission{})
-			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, a.openBookings())
+			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, a.mark())
 		}, Admission{QueuedAtProbe: -1}, ""},
 		{"full by memory that our own requests wait for", func(t *testing.T, a *Agent) {
 			mustAdmit(t, a, Admission{})
-			a.noteReading(&reading{waiting: 1, kvUsage: 1}, engine.KindVLLM, a.openBookings())
-		}, Admission{}, ReasonFull},
-		{"other generation", nil, Admission{Generation: 1}, ReasonGeneration},
+			a.noteReading(&reading{waiting: 1, kvUsage: 1}, engine.KindVLLM, a.mark())
+		}, Admission{}, book.ReasonFull},
+		{"other generation", nil, Admission{Generation: 1}, book.ReasonGeneration},
 		{"other generation at the second owner", nil, Admission{Generation: 1, Second: true}, ""},
-		{"queue grew since the probe", queue, Admission{QueuedAtProbe: 0.4}, ReasonQueue},
+		{"queue grew since the probe", queue, Admission{QueuedAtProbe: 0.4}, book.ReasonQueue},
 		{"queue grew little", queue, Admission{QueuedAtProbe: 0.6}, ""},
 		{"not probed", queue, Admission{QueuedAtProbe: -1}, ""},
 		{"queue grew at the second owner", queue, Admission{Second: true}, ""},
@@ -60,7 +61,7 @@ func TestRefusals(t *testing.T) {
 			}
 			before := a.Load().InFlight
 			b, load, err := a.Admit(tt.ask)
-			var got Reason
+			var got book.Reason
 			if r, ok := errors.AsType[*Refused](err); ok {
 				got = r.Reason
 			}
@@ -246,7 +247,7 @@ func TestPromptThatIsTooLongForTheEngineDrivesNothingOut(t *testing.T) {
 
 func TestEngineWithoutPrefixCacheHasNoResidency(t *testing.T) {
 	a := upAgent(t, nil)
-	a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, bookings{})
+	a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, book.Mark{})
 	for range 2 {
 		b := mustAdmit(t, a, Admission{Prompt: prompt(1, 10, 1, 20)})
 		b.FirstContent()
@@ -307,8 +308,8 @@ func TestChangedTellsNewsOnce(t *testing.T) {
 		{"admitting again", func() { a.SetCordoned(false) }, true},
 		{"down", func() { a.hear(answerRefused) }, true},
 		{"up in a new life", func() { a.hear(answerGood) }, true},
-		{"described", func() { a.noteReading(&reading{blockTokens: 16}, engine.KindVLLM, bookings{}) }, true},
-		{"described again", func() { a.noteReading(&reading{blockTokens: 16}, engine.KindVLLM, bookings{}) }, false},
+		{"described", func() { a.noteReading(&reading{blockTokens: 16}, engine.KindVLLM, book.Mark{}) }, true},
+		{"described again", func() { a.noteReading(&reading{blockTokens: 16}, engine.KindVLLM, book.Mark{}) }, false},
 	}
 	for _, s := range steps {
 		if s.do(); told() != s.want {

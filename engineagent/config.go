@@ -36,6 +36,14 @@ type Config struct {
 	// DefaultMaxRunning when it does not say. Too large lets requests queue in the engine, too small leaves it idle.
 	MaxRunning int
 
+	// NoQueue hands requests to the engine as they are accepted. By default the owner keeps those that the engine could not
+	// begin yet, and hands over the shortest first.
+	NoQueue bool
+	// PrefillStep is how many tokens the engine computes in one step of prefill; 0 asks the engine, and assumes
+	// book.DefaultWindow when it does not say. Too large hands requests over before their turn, too small leaves the engine
+	// idle between two.
+	PrefillStep int
+
 	Geometry cachestate.Geometry // of the digest: the mesh's
 
 	// Events says where the engine's KV events come from; the zero value asks the engine.
@@ -137,6 +145,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxRunning < 0 || c.MaxRunning > maxMaxRunning {
 		errs = append(errs, fmt.Errorf("MaxRunning (%d) must be from 0 to %d", c.MaxRunning, maxMaxRunning))
+	}
+	if c.PrefillStep < 0 || c.PrefillStep > maxPrefillStep {
+		errs = append(errs, fmt.Errorf("PrefillStep (%d) must be from 0 to %d", c.PrefillStep, maxPrefillStep))
 	}
 	if c.PollPeriod < 0 || c.PollTimeout < 0 {
 		errs = append(errs, errors.New("PollPeriod and PollTimeout must not be negative"))

@@ -29,7 +29,7 @@ func (a *Agent) Notes() []string {
 	case a.cfg.Events.Off:
 	case a.events.complaint != "":
 		add("tells its KV events where they cannot be followed: %s", a.events.complaint)
-	case !a.events.followed && a.reuses && (a.engine.Kind != engine.KindTRTLLM || a.admitted > 0): // which tells none at rest
+	case !a.events.followed && a.reuses && (a.engine.Kind != engine.KindTRTLLM || a.asked): // which tells none at rest
 		if advice := eventAdvice(a.engine.Kind); advice != "" {
 			add("tells no KV events, so what it holds is guessed: %s", advice)
 		}

@@ -18,10 +18,11 @@ type instruments struct {
 	predicted prometheus.Counter
 	cached    prometheus.Counter
 	overlap   *prometheus.HistogramVec // by direction
+	wait      prometheus.Histogram
 
-	up, inFlight, waiting, usage, rate *prometheus.Desc
-	meanError, capacity, evidence      *prometheus.Desc
-	gaps, lost, skipped                *prometheus.Desc
+	up, inFlight, waiting, queued, usage, rate *prometheus.Desc
+	meanError, capacity, evidence              *prometheus.Desc
+	gaps, lost, skipped                        *prometheus.Desc
 }
 
 const namespace, subsystem = "kvmesh", "engineagent"
@@ -48,9 +49,15 @@ func newInstruments(a *Agent) *instruments {
 			Buckets: prometheus.ExponentialBuckets(16, 4, 7), // one block to 65,536 tokens
 		}, []string{"direction"}),
 	}
+	m.wait = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "queue_wait_seconds", ConstLabels: labels(a),
+		Help:    "Time from acceptance to hand-over to the engine. Worry when seconds are the rule: engines are missing.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 4, 8), // 1 ms to 16 s
+	})
 	m.up = gauge(a, "up", "Whether the engine answers. Worry at 0.")
 	m.inFlight = gauge(a, "inflight", "Requests booked or reported by the engine.")
 	m.waiting = gauge(a, "waiting", "Requests without a first token. Worry when it grows while prefill speed does not.")
+	m.queued = gauge(a, "queued", "Requests that wait with the owner for their turn. Worry when it does not fall to 0 for minutes.")
 	m.usage = gauge(a, "kv_usage_ratio", "Share of KV blocks in use. Worry above 0.95.")
 	m.rate = gauge(a, "prefill_tokens_per_second", "Learned prefill speed.")
 	m.meanError = gauge(a, "overlap_error_ratio",
@@ -95,7 +102,7 @@ func (m *instruments) observe(p prediction, cached int) {
 }
 
 func (m *instruments) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.refusals, m.restarts, m.events, m.lessons, m.predicted, m.cached, m.overlap}
+	return []prometheus.Collector{m.requests, m.refusals, m.restarts, m.events, m.lessons, m.predicted, m.cached, m.overlap, m.wait}
 }
 
 // Describe implements prometheus.Collector.
@@ -104,7 +111,8 @@ func (m *instruments) Describe(ch chan<- *prometheus.Desc) {
 		c.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		m.up, m.inFlight, m.waiting, m.usage, m.rate, m.meanError, m.capacity, m.evidence, m.gaps, m.lost, m.skipped,
+		m.up, m.inFlight, m.waiting, m.queued, m.usage, m.rate, m.meanError, m.capacity, m.evidence,
+		m.gaps, m.lost, m.skipped,
 	} {
 		ch <- d
 	}
@@ -119,6 +127,7 @@ func (m *instruments) Collect(ch chan<- prometheus.Metric) {
 	m.send(ch, m.up, boolean(l.Flags&engine.Down == 0))
 	m.send(ch, m.inFlight, float64(l.InFlight))
 	m.send(ch, m.waiting, float64(l.Waiting))
+	m.send(ch, m.queued, float64(m.agent.Queued()))
 	m.send(ch, m.usage, l.KVUsage)
 	m.send(ch, m.rate, l.PrefillRate)
 	stats := m.agent.eventStats()

@@ -320,7 +320,7 @@ func parseTokens(body []byte, most int) ([]uint32, error) {
 func (a *Agent) idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.inFlightLocked() == 0
+	return a.book.InFlight() == 0
 }
 
 // examine finds out what the engine can be asked for and how it renders conversations; a working engine is spared what

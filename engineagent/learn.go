@@ -3,6 +3,7 @@ package engineagent
 import (
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -14,7 +15,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	if prompt <= 0 {
 		return
 	}
-	a.speeds.learnSize(b.bytes, prompt)
+	a.book.LearnSize(b.bytes, prompt)
 	if b.bytes > 0 && b.tail != nil {
 		a.density.Learn(b.tail, prompt)
 	}
@@ -23,9 +24,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	}
 	overlap := b.predicted(prompt)
 	cached, known := a.cachedLocked(u, prompt)
-	if b.alone {
-		a.learnSpeedLocked(b, prompt, cached, known)
-	}
+	a.learnSpeedLocked(b, prompt, cached, known)
 	if !b.withKeys {
 		return
 	}
@@ -50,17 +49,29 @@ func (b *Booking) predicted(prompt int) int {
 	return int(b.share * float64(prompt))
 }
 
-// learnSpeedLocked takes the prefill of a prompt that had the engine to itself. Where the engine does not say how much of
-// it was cached, the prediction stands in, which only a prompt with keys has, and the sample is held back: a prompt that
-// was cached against all prediction looks like a very fast prefill.
+// learnSpeedLocked takes the prefill of a prompt. Where the engine does not say how much of it was cached, the prediction
+// stands in, which only a prompt with keys has.
 func (a *Agent) learnSpeedLocked(b *Booking, prompt, cached int, known bool) {
 	switch {
 	case known || !a.reuses:
-		a.speeds.learnPrefill(prompt-cached, b.took)
+		a.book.LearnPrefill(&b.entry, book.Work{Prompt: prompt, New: prompt - cached}, b.took, true)
 	case b.withKeys:
-		predicted := b.predicted(prompt)
-		a.speeds.learnPrefill(prompt-predicted, max(b.took, a.speeds.soonest(prompt-predicted)))
+		a.book.LearnPrefill(&b.entry, book.Work{Prompt: prompt, New: prompt - b.predicted(prompt)}, b.took, false)
 	}
+}
+
+// tokens returns how long the one answer was that the request asked for; 0 when that is not known. The contents of a stream
+// are nearly its tokens; those of another answer are no measure.
+func (b *Booking) tokens(o Outcome) int {
+	switch {
+	case b.many:
+		return 0
+	case o.HasUsage:
+		return o.Usage.CompletionTokens
+	case o.Whole:
+		return 0
+	}
+	return b.output
 }
 
 // cachedLocked returns the cached tokens that an answer reports. SGLang leaves the field out when it is zero, so that
@@ -85,7 +96,7 @@ func (a *Agent) learnCountersLocked(r *reading, now time.Time) {
 		return
 	}
 	w := &a.evidence.window
-	w.foreign = w.foreign || a.report.inFlight() > 0 // others' prompts
+	w.foreign = w.foreign || a.book.Foreign() > 0 // others' prompts
 	p, cached, ok := w.close(r.hitTokens, now)
 	if !ok || a.evidence.source == engine.EvidenceUsage {
 		return

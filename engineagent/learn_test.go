@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -36,7 +37,7 @@ func TestSpeedIsNotLearnedFromPromptsThatSayNothing(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
 	long := Admission{Bytes: 400_000, QueuedAtProbe: -1}
-	short := openai.Usage{PromptTokens: minPrefillSample - 1}
+	short := openai.Usage{PromptTokens: 511}
 	serve(t, a, c, Admission{Bytes: 1000}, time.Minute, short)
 
 	head, behind := mustAdmit(t, a, long), mustAdmit(t, a, long)
@@ -46,6 +47,62 @@ func TestSpeedIsNotLearnedFromPromptsThatSayNothing(t *testing.T) {
 	behind.Finish(Outcome{Usage: openai.Usage{PromptTokens: 100_000}, HasUsage: true})
 	if got := a.Load().PrefillRate; got != 0 {
 		t.Errorf("%.0f tokens/s learned", got)
+	}
+}
+
+func TestCurveOfPrefillIsLearnedOfTheWholePrompt(t *testing.T) {
+	c := newClock()
+	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+	for i := range uint64(100) { // 0.1 s, 10,000 tokens/s and 2 ns for each pair of tokens
+		prompt, cached := 2000+int(i*997%30_000), int(i*613%20_000)
+		n, ctx := float64(prompt), float64(prompt+cached)
+		took := 0.1 + n/10_000 + 2e-9*n*(ctx-n/2)
+		serve(t, a, c, Admission{Bytes: int64(4 * (prompt + cached))}, time.Duration(took*float64(time.Second)),
+			openai.Usage{PromptTokens: prompt + cached, CachedTokens: cached, HasCached: true})
+	}
+	l := a.Load()
+	if math.Abs(l.PrefillFixed-0.1) > 0.005 || math.Abs(l.PrefillRate-10_000) > 500 || math.Abs(l.PrefillBend-2e-9) > 1e-10 {
+		t.Errorf("%.4f s, %.0f tokens/s and %.2g s for each pair of tokens, want 0.1, 10000 and 2e-9", l.PrefillFixed, l.PrefillRate, l.PrefillBend)
+	}
+}
+
+func TestCostOfARequestIsLearnedOfStreams(t *testing.T) {
+	tests := []struct {
+		name   string
+		traits openai.Traits
+		o      Outcome
+		want   float64 // seconds
+	}{
+		{"contents of a stream", openai.TraitStream, Outcome{}, 0.04},
+		{"its usage", openai.TraitStream, Outcome{HasUsage: true, Usage: openai.Usage{CompletionTokens: 41}}, 0.04},
+		{"several answers", openai.TraitStream | openai.TraitMany, Outcome{}, 0},
+		{"not a stream", 0, Outcome{Whole: true}, 0},
+		{"failed", openai.TraitStream, Outcome{Failed: true}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newClock()
+			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
+			for i := range 60 { // 5 ms a token, and 1 ms for each running request
+				running := make([]*Booking, 1+i%10)
+				for k := range running {
+					running[k] = mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1, Traits: tt.traits})
+					running[k].FirstContent()
+				}
+				for range 40 {
+					c.advance(time.Duration(5+len(running)) * time.Millisecond)
+					for _, b := range running {
+						b.FirstContent()
+					}
+				}
+				for _, b := range running {
+					b.Finish(tt.o)
+				}
+			}
+			if got := a.Load().RequestCost; math.Abs(got-tt.want) > 0.002 {
+				t.Errorf("%.1f ms, want %.1f", 1e3*got, 1e3*tt.want)
+			}
+		})
 	}
 }
 
@@ -86,7 +143,7 @@ func TestSpeedIsLearnedWithCareWhereTheCachedShareIsUnknown(t *testing.T) {
 			c := newClock()
 			a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
 			if tt.noCache {
-				a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, bookings{})
+				a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, book.Mark{})
 			}
 			serve(t, a, c, tt.ask, 20*time.Millisecond, tt.u) // 1,000,000 tokens/s, if none was cached
 			if got := a.Load().PrefillRate; got < tt.least || got > tt.atMost {
@@ -209,7 +266,7 @@ func TestCountersAreEvidenceWhereAnswersCarryNone(t *testing.T) {
 			u := openai.Usage{PromptTokens: 20000}
 			read := func(hits float64) {
 				r := reading{hitTokens: hits, hasHits: true, running: tt.foreign}
-				a.noteReading(&r, engine.KindVLLM, a.openBookings())
+				a.noteReading(&r, engine.KindVLLM, a.mark())
 			}
 			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
 			read(1000)
@@ -233,7 +290,7 @@ func TestOwnPromptWithoutKeysSpoilsTheCounters(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
 	read := func(hits float64) {
-		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
 		c.advance(counterPeriod)
 	}
 	u := openai.Usage{PromptTokens: 20000}
@@ -257,7 +314,7 @@ func TestEvidenceEndsWithWhatGaveIt(t *testing.T) {
 		}
 	}
 	read := func(hits float64) {
-		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
 	}
 	told, silent := openai.Usage{PromptTokens: 20000, HasCached: true}, openai.Usage{PromptTokens: 20000}
 	ask(2, told)
@@ -305,7 +362,7 @@ func TestRateAndBusinessAreMeansOverHalfAMinute(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now })
 	for range 300 { // a request a second, which prefills for half of it
-		b := mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1})
+		b := mustAdmit(t, a, Admission{Bytes: 100, QueuedAtProbe: -1, Traits: openai.TraitStream})
 		c.advance(500 * time.Millisecond)
 		b.FirstContent()
 		c.advance(500 * time.Millisecond)

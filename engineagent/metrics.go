@@ -33,6 +33,7 @@ type reading struct {
 	blockTokens      int
 	capacityTokens   int64 // sum over ranks
 	maxRunning       int
+	ranks            int     // data-parallel ranks that it is of
 	noPrefixCache    bool    // the engine says that it reuses nothing
 	started          float64 // Unix seconds at which its process began
 
@@ -75,10 +76,16 @@ func parseMetrics(page []byte, rank string) (reading, engine.Kind, error) {
 	}
 	s := make(sums)
 	r := reading{counters: make(map[string]float64)}
+	ranks := make(map[string]bool)
 	for name, family := range families {
 		samples := slices.DeleteFunc(family.GetMetric(), func(m *dto.Metric) bool { return ofOther(m, rank) })
 		s.addFamily(&r, name, samples)
+		for _, m := range samples {
+			ranks[rankOf(m)] = true
+		}
 	}
+	delete(ranks, "")
+	r.ranks = len(ranks)
 	s.fill(&r)
 	if len(s[fieldRunning])+len(s[fieldWaiting]) == 0 {
 		return r, kind, errNoLoad
@@ -112,9 +119,18 @@ func wantedLines(page []byte) (wanted []byte, kind engine.Kind) {
 
 // ofOther reports whether a sample is about another rank than the one asked for. What has no rank is about all.
 func ofOther(m *dto.Metric, rank string) bool {
-	return rank != "" && slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
-		return (l.GetName() == "engine" || l.GetName() == "dp_rank") && l.GetValue() != rank
-	})
+	of := rankOf(m)
+	return rank != "" && of != "" && of != rank
+}
+
+// rankOf returns the data-parallel rank that a sample is about; "" when it does not say.
+func rankOf(m *dto.Metric) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == "engine" || l.GetName() == "dp_rank" {
+			return l.GetValue()
+		}
+	}
+	return ""
 }
 
 // sums collects the samples of a page: quantity, metric name, then the labels that tell ranks and kinds apart. Two

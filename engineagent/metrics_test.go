@@ -38,25 +38,25 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 			counters: map[string]float64{"vllm:gpu_prefix_cache_hits_total": 5120, "vllm:prompt_tokens_total": 90210},
 		}},
 		{"vllm-0.10.2.txt", engine.KindVLLM, reading{ // old and new names of one fact side by side
-			running: 7, kvUsage: 0.25, blockTokens: 16, capacityTokens: 16000, noPrefixCache: true,
+			ranks: 1, running: 7, kvUsage: 0.25, blockTokens: 16, capacityTokens: 16000, noPrefixCache: true,
 			hitTokens: 640, hasHits: true,
 			counters: map[string]float64{"vllm:gpu_prefix_cache_hits_total": 640, "vllm:prefix_cache_hits_total": 640},
 		}},
 		{"vllm-0.15-offload.txt", engine.KindVLLM, reading{ // tokens of another tier apart; sizes that are not given
-			running: 1, kvUsage: 0.5, blockTokens: 528, capacityTokens: 52800, hitTokens: 1250, hasHits: true,
+			ranks: 1, running: 1, kvUsage: 0.5, blockTokens: 528, capacityTokens: 52800, hitTokens: 1250, hasHits: true,
 			counters: map[string]float64{
 				"vllm:prefix_cache_hits_total": 1000, "vllm:external_prefix_cache_hits_total": 250,
 			},
 		}},
 		{"vllm-0.25-dp2.txt", engine.KindVLLM, reading{ // two ranks, and the size in tokens as the engine gives it
-			running: 22, waiting: 2, kvUsage: 0.73, blockTokens: 64, capacityTokens: 1000000,
+			ranks: 2, running: 22, waiting: 2, kvUsage: 0.73, blockTokens: 64, capacityTokens: 1000000,
 			started: 1.78e9, hitTokens: 500, hasHits: true,
 			counters: map[string]float64{
 				"vllm:prefix_cache_queries_total": 2000, "vllm:prefix_cache_hits_total": 500, "vllm:generation_tokens_total": 11,
 			},
 		}},
 		{"vllm-0.32-live.txt", engine.KindVLLM, reading{ // captured
-			blockTokens: 32, capacityTokens: 3200, started: 1.79602290003e+09, hitTokens: 320, hasHits: true,
+			ranks: 1, blockTokens: 32, capacityTokens: 3200, started: 1.79602290003e+09, hitTokens: 320, hasHits: true,
 			counters: map[string]float64{
 				"vllm:prefix_cache_queries_total": 4723, "vllm:prefix_cache_hits_total": 320,
 				"vllm:external_prefix_cache_hits_total": 0, "vllm:prompt_tokens_total": 4723,
@@ -68,7 +68,7 @@ func TestMetricsOfEveryKnownEngineAreRead(t *testing.T) {
 			hitTokens: 7500, hasHits: true, counters: map[string]float64{"sglang:cached_tokens_total": 7500},
 		}},
 		{"sglang-dp2.txt", engine.KindSGLang, reading{
-			running: 9, waiting: 3, kvUsage: 0.6, counters: map[string]float64{},
+			ranks: 2, running: 9, waiting: 3, kvUsage: 0.6, counters: map[string]float64{},
 		}},
 		{"sglang-config-info.txt", engine.KindSGLang, reading{
 			running: 2, waiting: 4, blockTokens: 64, capacityTokens: 11147 * 64,
@@ -109,10 +109,10 @@ func TestOneRankIsReadAlone(t *testing.T) {
 		want       reading
 	}{
 		{"vllm-0.25-dp2.txt", "0", reading{
-			running: 12, waiting: 2, kvUsage: 0.96, blockTokens: 64, capacityTokens: 500000,
+			ranks: 1, running: 12, waiting: 2, kvUsage: 0.96, blockTokens: 64, capacityTokens: 500000,
 			started: 1.78e9, hitTokens: 300, hasHits: true,
 		}},
-		{"sglang-dp2.txt", "1", reading{running: 4, waiting: 3, kvUsage: 0.7}},
+		{"sglang-dp2.txt", "1", reading{ranks: 1, running: 4, waiting: 3, kvUsage: 0.7}},
 		{"vllm-0.9.0.txt", "1", reading{ // a release whose samples name no rank
 			running: 3, waiting: 1, kvUsage: 0.4375, blockTokens: 16, capacityTokens: 16 * 27310,
 			started: 1.74853111223e+09, hitTokens: 5120, hasHits: true,

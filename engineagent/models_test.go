@@ -65,7 +65,7 @@ func TestLoadsOfRanksAddUp(t *testing.T) {
   "max_total_num_tokens":1000,"max_running_requests":8,"token_usage":0.5},
  {"dp_rank":1,"num_running_reqs":2,"num_waiting_reqs":-4,
   "max_total_num_tokens":1000,"max_running_requests":8,"token_usage":9}]}`), "")
-	want := reading{running: 5, waiting: 1, kvUsage: 0.75, capacityTokens: 2000, maxRunning: 16}
+	want := reading{ranks: 2, running: 5, waiting: 1, kvUsage: 0.75, capacityTokens: 2000, maxRunning: 16}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(reading{})); diff != "" || err != nil {
 		t.Errorf("error %v, differs (-want +got):\n%s", err, diff)
 	}
@@ -84,7 +84,7 @@ func TestLoadsTellWhatWaits(t *testing.T) {
 	got, err := parseLoads([]byte(`{"timestamp":"2026-08-01T00:00:00Z","version":"0.5.20","loads":[
  {"dp_rank":0,"num_running_reqs":1,"num_waiting_reqs":2,"num_waiting_uncached_tokens":9000,"max_running_requests":null},
  {"dp_rank":1,"num_waiting_reqs":1,"num_waiting_uncached_tokens":500}]}`), "")
-	want := reading{running: 1, waiting: 3, waitingTokens: 9500}
+	want := reading{ranks: 2, running: 1, waiting: 3, waitingTokens: 9500}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(reading{})); diff != "" || err != nil {
 		t.Errorf("error %v, differs (-want +got):\n%s", err, diff)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"reflect"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -19,10 +20,21 @@ func (a *Agent) hear(got answer) (up bool) {
 	}
 	if was != a.life.up {
 		a.log.Info("engine changed state", "up", a.life.up)
+		a.changeStateLocked()
 	}
 	a.reviveLocked()
 	a.announceLocked()
 	return a.life.up
+}
+
+// changeStateLocked says that the engine went down or came up. Requests that were not handed to it are not to wait for it.
+func (a *Agent) changeStateLocked() {
+	a.book.SetDown(!a.life.up)
+	if a.life.up {
+		a.outage = make(chan struct{})
+	} else {
+		close(a.outage)
+	}
 }
 
 // errHung is the cause of requests that end because their engine does not answer any more.
@@ -32,7 +44,7 @@ var errHung = errors.New("engine does not answer")
 func (a *Agent) reviveLocked() {
 	switch dead := a.alive.Err() != nil; {
 	case a.life.hung() && !dead:
-		a.log.Warn("engine hangs: its requests are given up", "in_flight", a.ledger.inFlight())
+		a.log.Warn("engine hangs: its requests are given up", "in_flight", a.book.Booked())
 		a.kill(errHung)
 	case !a.life.hung() && dead:
 		a.alive, a.kill = context.WithCancelCause(context.Background())
@@ -46,30 +58,24 @@ func (a *Agent) Alive() context.Context {
 	return a.alive
 }
 
-// bookings is how many requests were booked at one moment.
-type bookings struct {
-	open, waiting int
-	ever          uint64
-}
-
-// openBookings is to be read before the engine is asked for its load.
-func (a *Agent) openBookings() bookings {
+// mark is to be read before the engine is asked for its load.
+func (a *Agent) mark() book.Mark {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return bookings{a.ledger.inFlight(), len(a.ledger.waiting), a.admitted}
+	return a.book.Mark()
 }
 
-// noteReading takes what the engine says of itself. before are the bookings when it was asked: those and the ones
-// accepted since may be in the reading. It returns whether the reading shows a restart.
-func (a *Agent) noteReading(r *reading, kind engine.Kind, before bookings) (restarted bool) {
+// noteReading takes what the engine says of itself. asked is the mark of when it was asked. It returns whether the reading
+// shows a restart.
+func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (restarted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if restarted = a.life.read(r); restarted {
 		a.restartLocked("its metrics began again")
 	}
-	since := int(a.admitted - before.ever)
-	a.report.read(r, before.open+since, before.waiting+since)
-	a.report.readTokens(r, a.ledger.newTokens)
+	a.book.Read(book.Reading{
+		Running: r.running, Waiting: r.waiting, WaitingTokens: r.waitingTokens, KVUsage: r.kvUsage,
+	}, asked)
 	a.learnCountersLocked(r, a.cfg.Now())
 	a.factsLocked(r, kind)
 	a.truthLocked()
@@ -81,7 +87,7 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, before bookings) (rest
 func (a *Agent) noteUnread(never bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.report.miss()
+	a.book.Missed()
 	if never && a.life.up && a.life.unread() {
 		a.restartLocked("it came back and shows no identity")
 	}
@@ -106,6 +112,8 @@ func (a *Agent) factsLocked(r *reading, kind engine.Kind) {
 	if r.noPrefixCache {
 		a.reuses = false
 	}
+	a.ranks = r.ranks
+	a.paceLocked()
 	a.describeLocked(e)
 }
 
@@ -120,7 +128,8 @@ func (a *Agent) noteDescription(kind engine.Kind, cards []card, info serverInfo)
 	e.BlockTokens = cmp.Or(e.BlockTokens, clampInt(info.PageSize, maxBlockTokens))
 	e.CapacityTokens = cmp.Or(e.CapacityTokens, int64(min(max(info.MaxTokens, 0), maxCapacityTokens)))
 	e.MaxRunning = cmp.Or(e.MaxRunning, clampInt(info.MaxRunning, maxMaxRunning))
-	a.reports = info.CacheReport
+	a.reports, a.step = info.CacheReport, clampInt(info.PrefillStep, maxPrefillStep)
+	a.paceLocked()
 	a.reuses = a.reuses && !info.NoRadixCache
 	a.describeLocked(e)
 }
@@ -129,6 +138,7 @@ func (a *Agent) noteDescription(kind engine.Kind, cards []card, info serverInfo)
 func (a *Agent) describeLocked(e engine.Engine) {
 	same := reflect.DeepEqual(e, a.engine)
 	a.engine = e
+	a.book.SetMaxRunning(maxRunningOf(e.MaxRunning))
 	a.cache.fit(a.capacityLocked(), e.BlockTokens)
 	if !same {
 		a.describedLocked()
@@ -139,8 +149,9 @@ func (a *Agent) describeLocked(e engine.Engine) {
 // events say of blocks is left to those who follow a connection: they know whether it is another process, and when.
 func (a *Agent) restartLocked(why string) {
 	a.engine.CapacityTokens, a.engine.MaxRunning = a.cfg.CapacityTokens, a.cfg.MaxRunning
+	a.book.SetMaxRunning(maxRunningOf(a.cfg.MaxRunning))
 	a.reuses = true // until it says otherwise again
-	a.report = report{}
+	a.book.ForgetReadings()
 	a.evidence.restarted()
 	a.teaching.refused = nil
 	a.metrics.restarts.Inc()
@@ -156,6 +167,7 @@ func (a *Agent) renewLocked() {
 	e := a.engine
 	e.Generation = nextGeneration(e.Generation, a.cfg.Now())
 	a.engine = e
+	a.book.SetGeneration(e.Generation)
 	muted := a.cache.muted
 	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked(), a.blocks)
 	a.cache.muted = muted

@@ -132,7 +132,7 @@ func (p *poller) readLoad(ctx context.Context) {
 		p.a.noteUnread(true)
 		return
 	}
-	before := p.a.openBookings()
+	asked := p.a.mark()
 	r, kind, err := p.a.askLoad(ctx, p.a.Engine().Kind)
 	if ctx.Err() != nil {
 		return
@@ -145,7 +145,7 @@ func (p *poller) readLoad(ctx context.Context) {
 		}
 		return
 	}
-	if p.a.noteReading(&r, kind, before) {
+	if p.a.noteReading(&r, kind, asked) {
 		p.describe = time.Time{}
 	}
 }

@@ -135,7 +135,7 @@ func (a *Agent) takeRendering(stop context.CancelFunc) (r *rendering, path strin
 		o.kept = nil
 		return nil, ""
 	}
-	idle := a.life.up && a.inFlightLocked() == 0
+	idle := a.life.up && a.book.InFlight() == 0
 	if !idle || now.Before(o.next) || a.layout.path == "" {
 		return nil, ""
 	}

@@ -206,7 +206,7 @@ type Estimate struct {
 func (a *Agent) Estimate(p *cachestate.Prompt) Estimate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o := a.expectLocked(&Admission{Prompt: p}, a.speeds.bytesPerToken())
+	o := a.expectLocked(&Admission{Prompt: p}, a.book.BytesPerToken())
 	e := Estimate{
 		Keys: len(p.Keys), ResidentKeys: o.keys, Tokens: o.prompt, Overlap: min(o.tokens, o.prompt), Exact: o.exact,
 		Source: "none",

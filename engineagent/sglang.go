@@ -20,6 +20,7 @@ type serverInfo struct {
 	MaxRunning     float64 `json:"max_running_requests"`
 	MaxTokens      float64 `json:"max_total_num_tokens"`
 	PageSize       float64 `json:"page_size"`
+	PrefillStep    float64 `json:"chunked_prefill_size"` // -1 for whole prompts
 	NoRadixCache   bool    `json:"disable_radix_cache"`
 	CacheReport    bool    `json:"enable_cache_report"`
 	Metrics        bool    `json:"enable_metrics"`
@@ -70,6 +71,7 @@ func parseLoads(body []byte, rank string) (reading, error) {
 		s.Usage += min(max(l.Usage, 0), 1)
 	}
 	return reading{
+		ranks:          len(page.Loads),
 		running:        clampInt(s.Running, 1<<20),
 		waiting:        clampInt(s.Waiting, 1<<20),
 		waitingTokens:  clampInt(s.Uncached, maxWaitingTokens),

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -209,7 +210,7 @@ func TestRoutesThatDisagreeChangeNothing(t *testing.T) {
 
 func TestPrefixCacheThatIsOffGivesNoOverlapWhileRequestsRun(t *testing.T) {
 	a := upAgent(t, nil)
-	a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, bookings{})
+	a.noteReading(&reading{noPrefixCache: true}, engine.KindVLLM, book.Mark{})
 	running := mustAdmit(t, a, Admission{Prompt: prompt(1, 10, 1, 20)})
 	running.FirstContent()
 	if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 10, 1, 20), QueuedAtProbe: -1}); b.Overlap() != 0 {
@@ -222,7 +223,7 @@ func TestPrefixCacheThatIsOffGivesNoOverlapWhileRequestsRun(t *testing.T) {
 
 func TestMirrorTakesTheEnginesSize(t *testing.T) {
 	a := upAgent(t, nil)
-	a.noteReading(&reading{capacityTokens: 25_000, blockTokens: 64}, engine.KindVLLM, bookings{})
+	a.noteReading(&reading{capacityTokens: 25_000, blockTokens: 64}, engine.KindVLLM, book.Mark{})
 	if a.cache.blockTokens != 64 {
 		t.Errorf("blocks of %d tokens", a.cache.blockTokens)
 	}
@@ -234,11 +235,11 @@ func TestMirrorTakesTheEnginesSize(t *testing.T) {
 	if b := mustAdmit(t, a, Admission{Prompt: prompt(0, 20, 0, 20), QueuedAtProbe: -1}); b.Overlap() > 5000 {
 		t.Errorf("overlap %d with a prompt that the second has driven out", b.Overlap())
 	}
-	a.noteReading(&reading{capacityTokens: 25_000, blockTokens: 16}, engine.KindVLLM, bookings{})
+	a.noteReading(&reading{capacityTokens: 25_000, blockTokens: 16}, engine.KindVLLM, book.Mark{})
 	if a.cache.blockTokens != 64 {
 		t.Error("the mirror was replaced in mid-life")
 	}
-	a.noteReading(&reading{capacityTokens: 1000}, engine.KindVLLM, bookings{})
+	a.noteReading(&reading{capacityTokens: 1000}, engine.KindVLLM, book.Mark{})
 	if b := mustAdmit(t, a, Admission{Prompt: prompt(1, 20, 0, 20), QueuedAtProbe: -1}); b.Overlap() > 1000 {
 		t.Errorf("overlap %d in a cache of 1000 tokens", b.Overlap())
 	}

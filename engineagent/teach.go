@@ -93,7 +93,7 @@ func (a *Agent) askIDsLocked(b *Booking, ad *Admission) {
 		return
 	}
 	block := a.blocks.BlockTokens()
-	if block == 0 || a.blocks.Unmapped(ad.Prompt, a.speeds.bytesPerToken()) < 2*block {
+	if block == 0 || a.blocks.Unmapped(ad.Prompt, a.book.BytesPerToken()) < 2*block {
 		return
 	}
 	if a.teaching.refill(b.made); a.teaching.spare <= 0 {

@@ -340,7 +340,7 @@ func TestCountersJudgeKVEvents(t *testing.T) {
 				hits += float64(found)
 			}
 			c.advance(counterPeriod)
-			a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+			a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
 		}
 		_, capacity, source := a.belief()
 		if scale := a.Engine().Scale; scale != want || capacity != 1_000_000 || source != engine.EvidenceCounters {
@@ -362,7 +362,7 @@ func TestNotesNameWhatIsMissing(t *testing.T) {
 		{"vllm with evidence in sum only", func(a *Agent) {
 			a.evidence.silent, a.evidence.source = maxSilent, engine.EvidenceCounters
 		}, "--enable-prompt-tokens-details"},
-		{"trtllm without events", func(a *Agent) { a.engine.Kind, a.admitted = engine.KindTRTLLM, 1 }, "event_buffer_max_size"},
+		{"trtllm without events", func(a *Agent) { a.engine.Kind, a.asked = engine.KindTRTLLM, true }, "event_buffer_max_size"},
 		{"lost events", func(a *Agent) { a.noteFollowed(1); (*sink)(a).Lost(0, "of a test") }, "of a test"},
 		{"events of a new release", func(a *Agent) { a.noteSkipped(3) }, "3 KV events"},
 		{"vllm without events", func(*Agent) {}, "--kv-events-config"},

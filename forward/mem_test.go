@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -233,6 +234,8 @@ type memBooker struct {
 	alive  context.Context
 	hang   context.CancelCauseFunc
 
+	turn func(context.Context) error // waits for a booking's turn; nil for at once
+
 	generation engine.Generation // of the cache; 0 for any
 
 	ask           openai.Ask // of every booking, until one is refused
@@ -269,6 +272,13 @@ func (b *memBooker) Admit(ad Admission) (Booking, engine.Load, error) {
 	}
 	b.n++
 	return &memBooking{b: b}, b.loadLocked(), nil
+}
+
+// outcomes returns how the bookings ended so far.
+func (b *memBooker) outcomes() []Outcome {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.ends)
 }
 
 func (b *memBooker) Load() engine.Load {
@@ -309,6 +319,13 @@ type memBooking struct {
 	once sync.Once
 
 	learned bool
+}
+
+func (k *memBooking) Turn(ctx context.Context) error {
+	if k.b.turn == nil {
+		return nil
+	}
+	return k.b.turn(ctx)
 }
 
 func (k *memBooking) FirstContent() {}

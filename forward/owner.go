@@ -52,6 +52,8 @@ type Admission struct {
 
 // Booking is the load of one accepted request. Finish may be called more than once; only the first call counts.
 type Booking interface {
+	// Turn waits until the request may go to the engine. An error that is no end of ctx says that the engine went down.
+	Turn(ctx context.Context) error
 	// FirstContent tells that content of the answer came. The first call says that the prefill is done, the others that
 	// the engine is alive.
 	FirstContent()
@@ -134,7 +136,8 @@ type receiver interface {
 	data(b []byte, content bool) error
 }
 
-// bounce says that an owner did not accept: nothing was sent to the engine.
+// bounce says that an owner did not accept, or that the engine went down while the request waited for its turn: nothing was
+// sent to the engine.
 type bounce struct {
 	verdict
 }
@@ -150,8 +153,8 @@ type failure struct {
 func (f *failure) Error() string { return fmt.Sprintf("%s: %v", f.Reason, f.Err) }
 func (f *failure) Unwrap() error { return f.Err }
 
-// serve books the request, hands it to the engine and passes the answer on. The error is a *bounce when the engine was
-// not asked, a *failure when it failed, or what the receiver returned. The booking is undone on every path.
+// serve books the request, hands it to the engine when it is its turn, and passes the answer on. The error is a *bounce when
+// the engine was not asked, a *failure when it failed, or what the receiver returned. The booking is undone on every path.
 func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error), to receiver) (ending, error) {
 	e, ok := o.engines[c.Engine]
 	if !ok {
@@ -182,6 +185,10 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	defer cancel(nil)
 	alive := e.Booker.Alive()
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
+	if err := booking.Turn(ctx); err != nil {
+		outcome.Failed = false // the engine was not asked
+		return ending{}, e.notSent(ctx, err)
+	}
 	l := newLearner(booking, c)
 	resp, err := l.send(b, func(body []byte) (*http.Response, error) { return o.ask(ctx, e, target, c, body) })
 	if err != nil {
@@ -209,6 +216,15 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
 }
 
+// notSent says why a request whose turn did not come was not sent to the engine. One that went down has bounced it after
+// all, so that it may be tried elsewhere even if it must not be done twice.
+func (e *LocalEngine) notSent(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &failure{"reset", err}
+	}
+	return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
+}
+
 // engineFault reports whether a status is the engine's fault and not the request's.
 func engineFault(status int) bool { return status >= 500 || status == http.StatusTooManyRequests }
 
@@ -225,6 +241,7 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 
 type noBooking struct{}
 
+func (noBooking) Turn(context.Context) error    { return nil }
 func (noBooking) FirstContent()                 {}
 func (noBooking) Finish(Outcome)                {}
 func (noBooking) Ask() openai.Ask               { return openai.Ask{} }

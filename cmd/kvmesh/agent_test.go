@@ -28,6 +28,13 @@ func TestEngineSpecs(t *testing.T) {
 			want: node.EngineConfig{Name: "g0", Kind: engine.KindSGLang, CapacityTokens: 1_000_000, MaxRunning: 64, APIKey: "secret"},
 		},
 		{spec: "http://gpu kind=other", want: node.EngineConfig{Name: "engine2", Kind: engine.KindOther}, url: "http://gpu"},
+		{
+			spec: "http://gpu queue=off prefill-step=2048", url: "http://gpu",
+			want: node.EngineConfig{Name: "engine2", NoQueue: true, PrefillStep: 2048},
+		},
+		{spec: "http://gpu queue=on", want: node.EngineConfig{Name: "engine2"}, url: "http://gpu"},
+		{spec: "http://gpu queue=no", err: "queue"},
+		{spec: "http://gpu prefill-step=all", err: "prefill-step"},
 		{spec: "", err: "is empty"},
 		{spec: "   ", err: "is empty"},
 		{spec: "http://gpu kind=vlm", err: "kind"},

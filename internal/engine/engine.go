@@ -142,7 +142,14 @@ type Load struct {
 	BytesPerToken float64 // learned size of a prompt token in canonical bytes; 0 until learned
 	AcceptRate    float64 // accepted requests a second, mean over 30 s
 	BusyShare     float64 // share of time with prefill work, mean over 30 s, 0 to 1
-	Flags         Flags
+
+	// Prefill of n new tokens in a context of ctx, those included, takes
+	// PrefillFixed + n/PrefillRate + PrefillBend·n·(ctx − n/2) seconds.
+	PrefillFixed float64 // learned seconds that every prompt costs; 0 until learned
+	PrefillBend  float64 // learned seconds per token squared, of attention; 0 until learned
+	RequestCost  float64 // learned seconds that one more running request costs the others; 0 until learned
+
+	Flags Flags
 }
 
 // Usable reports whether new requests may go to the engine at all.

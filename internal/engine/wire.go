@@ -21,7 +21,7 @@ const (
 var ErrTruncated = errors.New("truncated")
 
 // AppendLoad appends the wire form of l: uvarints in the order of the fields, times in microseconds, shares and rates
-// in thousandths. It takes 12 to 40 bytes.
+// in thousandths, the bend in femtoseconds per token squared. It takes 15 to 50 bytes.
 func AppendLoad(b []byte, l Load) []byte {
 	b = binary.AppendUvarint(b, l.Seq)
 	b = binary.AppendUvarint(b, scale(l.QueuedSeconds, 1e6))
@@ -32,6 +32,9 @@ func AppendLoad(b []byte, l Load) []byte {
 	b = binary.AppendUvarint(b, scale(l.BytesPerToken, 1e3))
 	b = binary.AppendUvarint(b, scale(l.AcceptRate, 1e3))
 	b = binary.AppendUvarint(b, scale(l.BusyShare, 1e3))
+	b = binary.AppendUvarint(b, scale(l.PrefillFixed, 1e6))
+	b = binary.AppendUvarint(b, scale(l.PrefillBend, 1e15))
+	b = binary.AppendUvarint(b, scale(l.RequestCost, 1e6))
 	return append(b, byte(l.Flags))
 }
 
@@ -49,15 +52,24 @@ func ParseLoad(b []byte) (Load, []byte, error) {
 		BytesPerToken: float64(r.Uvarint()) / 1e3,
 		AcceptRate:    float64(r.Uvarint()) / 1e3,
 		BusyShare:     float64(r.Uvarint()) / 1e3,
+		PrefillFixed:  float64(r.Uvarint()) / 1e6,
+		PrefillBend:   float64(r.Uvarint()) / 1e15,
+		RequestCost:   float64(r.Uvarint()) / 1e6,
 		Flags:         Flags(r.Byte()),
 	}
 	if r.err != nil {
 		return Load{}, nil, fmt.Errorf("parse load: %w", r.err)
 	}
-	if l.QueuedSeconds > 86400 || l.KVUsage > 1 || l.BusyShare > 1 || l.BytesPerToken > 1e4 || l.PrefillRate > 1e9 {
+	if !l.plausible() {
 		return Load{}, nil, fmt.Errorf("parse load: out of range: %+v", l)
 	}
 	return l, r.b, nil
+}
+
+// plausible reports whether a load can be true. The bounds of what is learned are those within which owners learn, or wider.
+func (l *Load) plausible() bool {
+	return l.QueuedSeconds <= 86400 && l.KVUsage <= 1 && l.BusyShare <= 1 && l.AcceptRate <= 1e6 && l.BytesPerToken <= 1e4 && l.PrefillRate <= 1e9 &&
+		l.PrefillFixed <= 60 && l.PrefillBend <= 1e-3 && l.RequestCost <= 60
 }
 
 func scale(v, by float64) uint64 {

@@ -25,7 +25,8 @@ func TestLoadSurvivesTheWire(t *testing.T) {
 		{},
 		{
 			Seq: 1 << 60, QueuedSeconds: 12.345678, InFlight: 130, Waiting: 2, KVUsage: 0.987, PrefillRate: 16000,
-			BytesPerToken: 4.125, AcceptRate: 2.5, BusyShare: 1, Flags: Down | Full,
+			BytesPerToken: 4.125, AcceptRate: 2.5, BusyShare: 1, PrefillFixed: 0.012345, PrefillBend: 1.234e-9,
+			RequestCost: 0.05, Flags: Down | Full,
 		},
 	} {
 		got, rest, err := ParseLoad(append(AppendLoad(nil, want), "rest"...))
@@ -38,7 +39,7 @@ func TestLoadSurvivesTheWire(t *testing.T) {
 func TestLoadOfAnEngineFitsItsShareOfAHeartbeat(t *testing.T) {
 	l := Load{
 		Seq: math.MaxUint64, QueuedSeconds: 600, InFlight: 4096, Waiting: 4096, KVUsage: 1, PrefillRate: 1e6, BytesPerToken: 16,
-		AcceptRate: 1000, BusyShare: 1, Flags: Full,
+		AcceptRate: 1000, BusyShare: 1, PrefillFixed: 10, PrefillBend: 1e-4, RequestCost: 0.1, Flags: Full,
 	}
 	if n := len(AppendLoad(nil, l)); n > 64 {
 		t.Errorf("a load takes %d bytes, want at most 64", n)
@@ -55,8 +56,9 @@ func TestValuesThatAreNoLoadAreSentAsZero(t *testing.T) {
 
 func TestLoadOutOfRangeIsRefused(t *testing.T) {
 	for name, l := range map[string]Load{
-		"queued for days": {QueuedSeconds: 1e6}, "KV usage above one": {KVUsage: 1.001}, "busy above one": {BusyShare: 2},
+		"queued for days": {QueuedSeconds: 1e6}, "KV usage above one": {KVUsage: 1.001}, "busy above one": {BusyShare: 2}, "a million accepted a second": {AcceptRate: 2e6},
 		"impossible rate": {PrefillRate: 1e10}, "millions in flight": {InFlight: 1 << 21}, "token of a page": {BytesPerToken: 1e5},
+		"prompt of minutes": {PrefillFixed: 61}, "impossible bend": {PrefillBend: 2e-3}, "request of minutes": {RequestCost: 61},
 	} {
 		if _, _, err := ParseLoad(AppendLoad(nil, l)); err == nil {
 			t.Errorf("%s: no error", name)
@@ -139,7 +141,7 @@ func TestEveryTruncationIsAnError(t *testing.T) {
 			_, _, loadErr := ParseLoad(full[:n])
 			if bytes.Equal(full, AppendEngine(nil, &e)) && !errors.Is(engineErr, ErrTruncated) {
 				t.Errorf("engine of %d of %d bytes: %v", n, len(full), engineErr)
-			} else if n < 10 && loadErr == nil {
+			} else if n < 13 && loadErr == nil {
 				t.Errorf("load of %d bytes: no error", n)
 			}
 		}
@@ -171,7 +173,7 @@ func TestEngineAnswersToEveryNameOfItsModels(t *testing.T) {
 func FuzzWire(f *testing.F) {
 	e := exampleEngine()
 	f.Add(AppendEngine(nil, &e))
-	f.Add(AppendLoad(nil, Load{Seq: 9, QueuedSeconds: 1, KVUsage: 0.5}))
+	f.Add(AppendLoad(nil, Load{Seq: 9, QueuedSeconds: 1, KVUsage: 0.5, PrefillBend: 1e-9, RequestCost: 0.02}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if l, _, err := ParseLoad(b); err == nil {
 			if again, _, err := ParseLoad(AppendLoad(nil, l)); err != nil || again.Seq != l.Seq || again.Flags != l.Flags {

@@ -44,6 +44,8 @@ type EngineConfig struct {
 	APIKey         string      // the engine's own key
 	CapacityTokens int64       // KV cache size in tokens; 0 to ask the engine
 	MaxRunning     int         // requests the engine runs at once; 0 to ask the engine
+	NoQueue        bool        // hand requests to the engine as they are accepted
+	PrefillStep    int         // tokens of one step of the engine's prefill; 0 to ask the engine
 
 	Events engineagent.Events // where its KV events come from; the zero value asks the engine
 }
@@ -79,7 +81,8 @@ func (c *Config) Validate() error {
 		check(!names[e.Name], field, "is there twice")
 		check(e.URL != nil && (e.URL.Scheme == "http" || e.URL.Scheme == "https") && e.URL.Host != "", field, "its URL (%v) must be http://HOST:PORT", e.URL)
 		check(e.URL == nil || !strings.HasSuffix(strings.TrimSuffix(e.URL.Path, "/"), "/v1"), field, "its URL (%v) must not end in /v1: the agent adds the routes", e.URL)
-		check(e.CapacityTokens >= 0 && e.MaxRunning >= 0, field, "capacity and running requests must not be negative")
+		check(e.CapacityTokens >= 0 && e.MaxRunning >= 0 && e.PrefillStep >= 0, field,
+			"capacity, running requests and prefill step must not be negative")
 		names[e.Name] = true
 	}
 	return errors.Join(errs...)

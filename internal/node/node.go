@@ -134,7 +134,7 @@ func (n *Node) buildEngines() error {
 	for _, e := range n.config.Engines {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
-			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
+			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
 			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
 		})
 		if err != nil {

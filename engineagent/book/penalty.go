@@ -1,4 +1,4 @@
-package engineagent
+package book
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package engineagent
+package book
 
 import "testing"
 
@@ -17,15 +17,15 @@ func TestOnlyForeignTokensWait(t *testing.T) {
 		{"it does not say", 3, 0, 0, 0, 0, 0},
 	}
 	for _, tt := range tests {
-		var p report
-		r := reading{waiting: tt.waiting, waitingTokens: tt.tokens}
-		p.read(&r, tt.own, tt.ownWaiting)
-		p.readTokens(&r, tt.ownTokens)
-		if p.tokens != tt.wants {
-			t.Errorf("%s: %d tokens wait, want %d", tt.name, p.tokens, tt.wants)
+		var f foreign
+		r := Reading{Waiting: tt.waiting, WaitingTokens: tt.tokens}
+		f.read(r, tt.own, tt.ownWaiting)
+		f.readTokens(r, tt.ownTokens)
+		if f.tokens != tt.wants {
+			t.Errorf("%s: %d tokens wait, want %d", tt.name, f.tokens, tt.wants)
 		}
-		if p.miss(); p.tokens != tt.wants/2 {
-			t.Errorf("%s: %d tokens after a missed reading, want %d", tt.name, p.tokens, tt.wants/2)
+		if f.miss(); f.tokens != tt.wants/2 {
+			t.Errorf("%s: %d tokens after a missed reading, want %d", tt.name, f.tokens, tt.wants/2)
 		}
 	}
 }

@@ -1,11 +1,6 @@
-package engineagent
+package book
 
-import (
-	"math"
-	"time"
-
-	"github.com/kvmesh/kvmesh/internal/engine"
-)
+import "github.com/kvmesh/kvmesh/internal/engine"
 
 // ratio is a running mean of a quotient: both sums fade with each sample, so that a large sample weighs more than a
 // small one and none weighs for ever.
@@ -22,6 +17,8 @@ func (r *ratio) within(low, high float64) float64 { return min(max(r.num/r.den, 
 // speeds are what answers teach about an engine's pace.
 type speeds struct {
 	prefill ratio // new tokens ÷ seconds from becoming head of the queue to the first content
+	fit     fit   // of the same prefills
+	curve   curve // what prefill takes
 	bytes   ratio // canonical bytes ÷ prompt tokens
 
 	measured, sized bool // a prefill was, a prompt was
@@ -34,17 +31,18 @@ type speeds struct {
 func newSpeeds() speeds {
 	return speeds{
 		prefill: ratio{num: engine.DefaultPrefillRate, den: 1, keep: 0.95},
+		curve:   defaultCurve(),
 		bytes:   ratio{num: 100 * engine.DefaultBytesPerToken, den: 100, keep: 0.99},
 	}
 }
 
-// learnedRate is prefillRate, or 0 while no prefill was measured: peers then take the engine for as fast as the others of
-// its model. A default announced as if measured would starve an engine beside faster ones that have been.
-func (s *speeds) learnedRate() float64 {
+// learned is the curve, or zero while no prefill was measured: peers then take the engine for as fast as the others of its
+// model. A default announced as if measured would starve an engine beside faster ones that have been.
+func (s *speeds) learned() (rate, fixed, bend float64) {
 	if !s.measured {
-		return 0
+		return 0, 0, 0
 	}
-	return s.prefillRate()
+	return 1 / s.curve.perToken, s.curve.fixed, s.curve.bend
 }
 
 // learnedSize is bytesPerToken, or 0 while no prompt was counted.
@@ -55,10 +53,6 @@ func (s *speeds) learnedSize() float64 {
 	return s.bytesPerToken()
 }
 
-// prefillRate is in tokens/s. The bounds are a small model on a laptop and a hundred times the fastest engine known;
-// a load outside what wire forms accept would make the engine unknown to its peers.
-func (s *speeds) prefillRate() float64 { return s.prefill.within(10, 1e7) }
-
 // bytesPerToken is bounded by a tokenizer of less than bytes (tags that are not counted as content) and one of words.
 func (s *speeds) bytesPerToken() float64 { return s.bytes.within(0.5, 64) }
 
@@ -66,18 +60,19 @@ func (s *speeds) bytesPerToken() float64 { return s.bytes.within(0.5, 64) }
 // not the prompt, sets the time to the first content.
 const minPrefillSample = 512
 
-// learnPrefill takes the time of one prompt that had the engine's prefill to itself.
-func (s *speeds) learnPrefill(newTokens int, took time.Duration) {
-	if newTokens >= minPrefillSample && took > 0 {
-		s.prefill.add(float64(newTokens), took.Seconds())
-		s.measured = true
+// learnPrefill takes the seconds of one prompt that had the engine's prefill to itself. Until the samples bear out more, the
+// curve is their mean rate.
+func (s *speeds) learnPrefill(a amount, took float64) {
+	if a.tokens < minPrefillSample || !(took > 0) {
+		return
 	}
-}
-
-// soonest is the least time that a sample of newTokens is believed to have taken when part of it may have been cached:
-// half of what the present rate needs.
-func (s *speeds) soonest(newTokens int) time.Duration {
-	return time.Duration(float64(newTokens) / (2 * s.prefillRate()) * float64(time.Second))
+	s.prefill.add(float64(a.tokens), took)
+	s.fit.add(a, took, s.curve)
+	s.measured = true
+	var ok bool
+	if s.curve, ok = s.fit.best(); !ok {
+		s.curve = curve{perToken: 1 / s.prefill.within(minPrefillRate, maxPrefillRate)}
+	}
 }
 
 // minSizeSample is the least bytes of a prompt that say something about the size of a token: the chat template adds some
@@ -90,32 +85,3 @@ func (s *speeds) learnSize(bytes int64, tokens int) {
 		s.sized = true
 	}
 }
-
-// meterWindow is how far back accepts and business are remembered: long enough for a rate of one request in a few
-// seconds, short enough to follow a changing load.
-const meterWindow = 30 * time.Second
-
-// meters are exponential means over meterWindow.
-type meters struct {
-	at     time.Time
-	accept float64 // accepted requests a second
-	busy   float64 // share of time with prefill work; Invariant: 0 <= busy <= 1
-}
-
-// advance brings the means to now. busy says whether there was prefill work since the last call.
-func (m *meters) advance(busy bool, now time.Time) {
-	dt := now.Sub(m.at)
-	if dt <= 0 {
-		return
-	}
-	keep := math.Exp(-dt.Seconds() / meterWindow.Seconds())
-	m.at = now
-	m.accept *= keep
-	m.busy *= keep
-	if busy {
-		m.busy += 1 - keep
-	}
-}
-
-// accepted counts one request at the time of the last advance.
-func (m *meters) accepted() { m.accept += 1 / meterWindow.Seconds() }

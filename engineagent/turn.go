@@ -1,0 +1,82 @@
+package engineagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kvmesh/kvmesh/engineagent/book"
+)
+
+// maxPrefillStep bounds what an engine, or a configuration, may say of its prefill step.
+const maxPrefillStep = 1 << 24
+
+// ErrDown is returned by Turn when the engine went down before the request was handed to it.
+var ErrDown = errors.New("engine went down before the request's turn")
+
+// Turn waits until the request may go to the engine: shorter ones that came meanwhile may go first. The error is ErrDown, or
+// the cause for which ctx ended. The booking stands in either case, until Finish.
+func (b *Booking) Turn(ctx context.Context) error {
+	select {
+	case <-b.turn:
+		return nil
+	case <-b.outage:
+		return ErrDown
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Queued returns how many requests wait with the owner for their turn.
+func (a *Agent) Queued() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.book.Queued()
+}
+
+// handOverLocked gives their turn to all requests that may go to the engine now. It is to be called after each change of the
+// book that may let one go.
+func (a *Agent) handOverLocked(now time.Time) {
+	for e := a.book.Next(now); e != nil; e = a.book.Next(now) {
+		b := e.Value.(*Booking)
+		a.metrics.wait.Observe(now.Sub(b.made).Seconds())
+		close(b.turn)
+	}
+	a.setAlarmLocked(now)
+}
+
+// setAlarmLocked sees to it that requests are handed over when the one before them is late.
+func (a *Agent) setAlarmLocked(now time.Time) {
+	at, ok := a.book.Wake()
+	switch {
+	case !ok && a.alarm != nil:
+		a.alarm.Stop()
+	case !ok:
+	case a.alarm == nil:
+		a.alarm = time.AfterFunc(at.Sub(now), a.wakeUp)
+	default:
+		a.alarm.Reset(at.Sub(now))
+	}
+}
+
+func (a *Agent) wakeUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handOverLocked(a.cfg.Now())
+}
+
+// windowLocked is how much prefill may be with the engine before the next request goes there. Ranks that are one engine
+// prefill side by side.
+func (a *Agent) windowLocked() int {
+	if a.cfg.NoQueue {
+		return 0
+	}
+	return cmp.Or(a.cfg.PrefillStep, a.step, book.DefaultWindow) * max(a.ranks, 1)
+}
+
+// paceLocked takes what became known of how much the engine prefills at once.
+func (a *Agent) paceLocked() {
+	a.book.SetWindow(a.windowLocked())
+	a.handOverLocked(a.cfg.Now())
+}

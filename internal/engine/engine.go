@@ -136,6 +136,9 @@ type Load struct {
 	Waiting       int     // requests without a first token yet
 	KVUsage       float64 // share of KV blocks in use, 0 to 1
 	PrefillRate   float64 // learned prefill speed, tokens/s; 0 until learned
+	PrefillFixed  float64 // learned seconds of a prefill whatever its size; 0 until learned
+	PrefillBend   float64 // learned seconds per token squared: n new tokens of ctx take PrefillBend*n*(ctx-n/2) longer; 0 until learned
+	RequestCost   float64 // learned seconds that one more running request costs the others; 0 until learned
 	BytesPerToken float64 // learned size of a prompt token in canonical bytes; 0 until learned
 	AcceptRate    float64 // accepted requests a second, mean over 30 s
 	BusyShare     float64 // share of time with prefill work, mean over 30 s, 0 to 1

@@ -27,15 +27,17 @@ func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{64, 1024} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			g := benchMesh(b, n, &p)
-			x := &exchange{g: g, rng: rand.New(rand.NewPCG(3, 3)), prompt: p, q: Question{Bytes: 400_000, Locality: true}}
+			q := ask(float64(p.Bytes))
+			rng := rand.New(rand.NewPCG(3, 3))
+			var all []Candidate
 			b.ReportAllocs()
 			for b.Loop() {
-				all := g.View.Candidates("m", time.Now())
-				x.overlaps(all)
-				x.q.Learned = learnedBy(all)
-				short := Shortlist(x.q, all, x.rng)
-				ProbeSet(x.q, short)
-				if len(Rank(x.q, short, x.rng)) == 0 {
+				all = g.View.Candidates(all[:0], "m", time.Now())
+				g.View.Overlaps(&p, all)
+				q.Learned = LearnedBy(all)
+				short := Shortlist(q, all, rng)
+				ProbeSet(q, short)
+				if len(Rank(q, short, rng)) == 0 {
 					b.Fatal("no candidate")
 				}
 			}

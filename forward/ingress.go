@@ -85,6 +85,7 @@ type Ingress struct {
 
 	room    *waitRoom
 	metrics *metrics
+	classes classes
 	bodies  *budget
 	active  atomic.Int64 // requests
 	warned  atomic.Int64 // when a failed request was last warned of; Unix time in ns
@@ -114,6 +115,7 @@ func New(c Config) (*Ingress, error) {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g.classes.byName = map[string]*reuse{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
@@ -363,6 +365,7 @@ func (x *exchange) observe() {
 		}
 	}
 	x.g.metrics.observe(e)
+	x.g.classes.note(e)
 	x.g.log(e)
 	if x.g.Record != nil {
 		x.g.Record(*e)

@@ -130,6 +130,13 @@ func (c *Class) Session(h http.Header, inBody string) string {
 	return inBody
 }
 
+func (c *Class) strategy() Strategy {
+	if c.Strategy == "" {
+		return StrategyAuto
+	}
+	return c.Strategy
+}
+
 // Rule returns the rule of the class.
 func (c *Class) Rule() Rule {
 	r := DefaultRule()
@@ -144,7 +151,7 @@ func (c *Class) Rule() Rule {
 
 // Question returns what is asked of a decision about a prompt of the class. What the engines have learned is not in it yet.
 func (c *Class) Question(p *cachestate.Prompt, session string) Question {
-	q := Question{Rule: c.Rule(), Strategy: c.Strategy, Bytes: float64(p.Bytes)}
+	q := Question{Rule: c.Rule(), Strategy: c.strategy(), Bytes: float64(p.Bytes)}
 	large := q.Bytes >= float64(q.Rule.MinPromptTokens)*engine.DefaultBytesPerToken
 	q.Locality = len(p.Keys) > 0 && large && c.Strategy != StrategyLoad
 	switch {

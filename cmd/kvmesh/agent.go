@@ -47,6 +47,7 @@ type agentCmd struct {
 	QueueTimeout time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
 	Timeout      time.Duration `help:"Longest duration of a request." default:"30m"`
 	DrainTimeout time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
+	Policy       string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load); without it every request is routed by auto." placeholder:"FILE"`
 	Explain      bool          `help:"Send x-kvmesh-engine, -overlap and -reason with answers." default:"true" negatable:""`
 
 	LogLevel  slog.Level `help:"debug, info, warn or error." default:"info"`
@@ -94,6 +95,11 @@ func (c *agentCmd) node() (node.Config, error) {
 		cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
 		errs = append(errs, wrap("tls-cert, tls-key", err))
 		n.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	if c.Policy != "" {
+		policy, err := loadPolicy(c.Policy)
+		errs = append(errs, wrap("policy", err))
+		n.Forward.Policy = policy
 	}
 	for i, spec := range c.Engine {
 		e, err := parseEngine(spec, i)

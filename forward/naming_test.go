@@ -111,14 +111,18 @@ func TestEveryKindOfEngineIsACandidateOfItsNames(t *testing.T) {
 		{ID: "a/rank1", Generation: 1, Models: []engine.Model{model("base", "chat")}},
 	}, now)
 	v.Announce("b", []engine.Engine{
-		{ID: "b/full", Models: []engine.Model{model("base")}}, {ID: "b/cordoned", Models: []engine.Model{model("base")}},
-		{ID: "b/down", Models: []engine.Model{model("base")}}, {ID: "b/other", Models: []engine.Model{model("other")}},
+		{ID: "b/full", Models: []engine.Model{model("base")}},
+		{ID: "b/cordoned", Models: []engine.Model{model("base")}},
+		{ID: "b/down", Models: []engine.Model{model("base")}},
+		{ID: "b/other", Models: []engine.Model{model("other")}},
 	}, now)
 	v.Announce("c", []engine.Engine{{ID: "c/unknown", Models: []engine.Model{model("base")}}}, now)
 	v.Hear("a", Report{Loads: []EngineLoad{{"rank0", engine.Load{Seq: 1, InFlight: 1}}, {"rank1", engine.Load{Seq: 1, QueuedSeconds: 1}}}}, now)
 	v.Hear("b", Report{Loads: []EngineLoad{
-		{"full", engine.Load{Seq: 1, Flags: engine.Full}}, {"cordoned", engine.Load{Seq: 1, Flags: engine.Draining}},
-		{"down", engine.Load{Seq: 1, Flags: engine.Down}}, {"other", engine.Load{Seq: 1}},
+		{"full", engine.Load{Seq: 1, Flags: engine.Full}},
+		{"cordoned", engine.Load{Seq: 1, Flags: engine.Draining}},
+		{"down", engine.Load{Seq: 1, Flags: engine.Down}},
+		{"other", engine.Load{Seq: 1}},
 	}}, now)
 	holds(index, "a/rank1", 1, cachestate.Held{5})
 	p := tieredPrompt()

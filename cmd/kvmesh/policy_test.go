@@ -53,7 +53,7 @@ func TestFaultsOfAPolicyAreToldWithAllOthers(t *testing.T) {
 		"classes: [{name: a, strategy: best}]":            `strategy "best" is none of auto, session, prefix, load`,
 		"classes: [{name: a, colour: red}]":               `unknown field "colour"`,
 		"classes: [{name: a, match: {min_tokens: many}}]": "cannot unmarshal string",
-		"classes: {":                                      "policy: ",
+		"classes: {": "policy: ",
 	} {
 		r := kvmesh(t, nil, "agent", "--quic-bind=127.0.0.1:0", "--gossip-bind=127.0.0.1:0", "--name=a", "--http=nowhere",
 			"--policy", file(t, "policy.yaml", text))

@@ -29,7 +29,7 @@ type agentCmd struct {
 	Name   string   `help:"Name of this agent, unique in the mesh; by default the host name." placeholder:"NAME"`
 	Certs  string   `help:"Folder with ca.pem, NAME.pem, NAME-key.pem and gossip.key, as kvmesh cert makes them. Without it the agent stays alone on loopback." placeholder:"DIR"`
 	Join   []string `help:"QUIC addresses of agents to join, HOST:PORT. A name may stand for many, and for this agent too." placeholder:"ADDR"`
-	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, key-file=FILE, kv-events=off|tcp://HOST:PORT, kv-events-replay=tcp://HOST:PORT, kv-events-topic=PREFIX, kv-events-ranks=N, kv-events-bind=true. An engine that says where its KV events are needs none of the last five." placeholder:"ENGINE"`
+	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, rank=N (one data-parallel rank of vLLM or SGLang: each is an engine of its own), key-file=FILE, kv-events=off|tcp://HOST:PORT, kv-events-replay=tcp://HOST:PORT, kv-events-topic=PREFIX, kv-events-ranks=N, kv-events-bind=true. An engine that says where its KV events are needs none of the last five." placeholder:"ENGINE"`
 
 	HTTP            string `name:"http" help:"Address that takes requests." default:":7080"`
 	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate that http is served with; without it, HTTP in clear." placeholder:"FILE"`
@@ -184,6 +184,10 @@ func setEngineOption(e *node.EngineConfig, option string) error {
 		e.CapacityTokens, err = strconv.ParseInt(value, 10, 64)
 	case "max-running":
 		e.MaxRunning, err = strconv.Atoi(value)
+	case "rank":
+		var rank int
+		rank, err = strconv.Atoi(value)
+		e.Rank = &rank
 	case "key-file":
 		e.APIKey, err = secret(value)
 	case "kv-events", "kv-events-replay", "kv-events-topic", "kv-events-ranks", "kv-events-bind":

@@ -28,6 +28,8 @@ func TestEngineSpecs(t *testing.T) {
 			want: node.EngineConfig{Name: "g0", Kind: engine.KindSGLang, CapacityTokens: 1_000_000, MaxRunning: 64, APIKey: "secret"},
 		},
 		{spec: "http://gpu kind=other", want: node.EngineConfig{Name: "engine2", Kind: engine.KindOther}, url: "http://gpu"},
+		{spec: "r1=http://gpu rank=1", want: node.EngineConfig{Name: "r1", Rank: new(1)}, url: "http://gpu"},
+		{spec: "http://gpu rank=one", err: "rank"},
 		{spec: "", err: "is empty"},
 		{spec: "   ", err: "is empty"},
 		{spec: "http://gpu kind=vlm", err: "kind"},

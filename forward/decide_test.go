@@ -301,6 +301,22 @@ func TestShortlistTakesTheRightHolders(t *testing.T) {
 	})
 }
 
+func TestEveryEngineIsDrawnEquallyOften(t *testing.T) {
+	q := ask(40000)
+	rng := rand.New(rand.NewPCG(10, 10))
+	counts := map[engine.ID]int{}
+	for range 10000 {
+		for _, c := range Shortlist(q, idle(40), rng) {
+			counts[c.ID]++
+		}
+	}
+	for _, c := range idle(40) {
+		if n := counts[c.ID]; n < 850 || n > 1150 {
+			t.Errorf("%s was drawn %d times of 10000, want about 1000", c.ID, n)
+		}
+	}
+}
+
 func TestEqualHoldersAreTakenInTurns(t *testing.T) {
 	q := ask(40000)
 	rng := rand.New(rand.NewPCG(9, 9))

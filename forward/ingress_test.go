@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
 func mesh2(t *testing.T, test func(t *testing.T, m *memMesh, a, b *memAgent)) {
@@ -481,6 +482,34 @@ func TestClassOfASessionSendsItToOneEngine(t *testing.T) {
 		chat := a.Classes()[0]
 		if chat.Name != "chat" || chat.Strategy != StrategySession || chat.Requests != 5 || math.Abs(chat.Reuse-0.3) > 1e-9 || chat.NoReuse {
 			t.Errorf("got %+v of the class, want 5 requests with 3 of 10 tokens cached", chat)
+		}
+	})
+}
+
+func TestOverlapCountsUnlessTheClassIgnoresIt(t *testing.T) {
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("what is held. ", 2000) + `"}]}`
+	mesh2(t, func(t *testing.T, _ *memMesh, a, _ *memAgent) {
+		p := keysOf(t, openai.RouteChat, body)
+		held := digestOf("b/0", 1, p.Keys...)
+		a.Index.Apply(&held)
+		a.post(t.Context(), body)
+		if e := a.last(); e.Engine != "b/0" || e.Reason != "prefix" || e.OverlapTokens == 0 {
+			t.Errorf("auto: got %s because of %s, %d tokens", e.Engine, e.Reason, e.OverlapTokens)
+		}
+		a.Policy.Classes = []Class{{Name: "batch", Strategy: StrategyLoad}}
+		a.post(t.Context(), body)
+		if e := a.last(); e.Reason != "load" || e.OverlapTokens != 0 || len(e.Candidates) != 2 || e.Candidates[1].OverlapTokens != 0 {
+			t.Errorf("load: got %+v", e)
+		}
+	})
+}
+
+func TestDecisionUsesWhatTheEnginesLearned(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.View.SetLoad("b/0", engine.Load{Seq: 1 << 20, PrefillRate: 8000, BytesPerToken: 4}, time.Now())
+		x := &exchange{g: a.Ingress, rng: rngOfTests(), request: &openai.Request{Model: "m"}, q: *ask(40000)}
+		if x.shortlist(time.Now()); x.q.Learned.PrefillRate != 12000 {
+			t.Errorf("got %+v, want the mean of 8,000 and 16,000 tokens/s", x.q.Learned)
 		}
 	})
 }

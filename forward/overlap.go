@@ -22,17 +22,12 @@ func (v *View) Overlaps(p *cachestate.Prompt, all []Candidate) {
 	for i := range all {
 		c := &all[i]
 		var held cachestate.Held
-		any := int32(0)
 		for t, slot := range c.slots {
 			if slot >= 0 && int(slot) < len(buf[t]) {
 				held[t] = buf[t][slot]
-				any |= held[t]
 			}
 		}
-		c.Overlap = 0
-		if any != 0 {
-			c.Overlap = cachestate.Weigh(p, held) * c.Scale
-		}
+		c.Overlap = cachestate.Weigh(p, held) * c.Scale
 	}
 }
 

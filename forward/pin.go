@@ -69,10 +69,8 @@ func (q *Question) shortlistPinned(all []Candidate, eligible []int32) []Candidat
 	for _, i := range eligible {
 		p := place{q.orderOf(&all[i]), i}
 		at, _ := slices.BinarySearchFunc(first, p, func(a, b place) int { return compareOrders(a.pinOrder, b.pinOrder) })
-		if at < pinned {
-			first = slices.Insert(first, at, p)
-			first = first[:min(len(first), pinned)]
-		}
+		first = slices.Insert(first, at, p)
+		first = first[:min(len(first), pinned)]
 	}
 	short := make([]Candidate, len(first))
 	for j, p := range first {

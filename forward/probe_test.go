@@ -15,8 +15,9 @@ import (
 type farPeers time.Duration
 
 func (p farPeers) OpenRequest(context.Context, string) (Stream, error) { return nil, errors.New("far") }
-func (p farPeers) OpenProbe(context.Context, string) (Stream, error)   { return nil, errors.New("far") }
-func (p farPeers) RTT(string) time.Duration                            { return time.Duration(p) }
+
+func (p farPeers) OpenProbe(context.Context, string) (Stream, error) { return nil, errors.New("far") }
+func (p farPeers) RTT(string) time.Duration                          { return time.Duration(p) }
 
 func TestProbesAreSentOnlyWhereTheyCanSaveSomething(t *testing.T) {
 	near, far := 100*time.Microsecond, 60*time.Millisecond

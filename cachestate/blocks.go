@@ -1,5 +1,7 @@
 package cachestate
 
+import "maps"
+
 // Blocks is the residency of an engine that tells its KV events: which blocks it holds, and which prompt keys lie in
 // them. It is pure and for one goroutine or under one lock.
 //
@@ -34,20 +36,25 @@ type rankHash struct {
 type BlockStats struct {
 	Stored, Removed, Cleared uint64 // blocks, and events that cleared a rank
 	Unknown                  uint64 // blocks named by a hash that is not known
-	Odd                      uint64 // events whose tokens and hashes do not fit together
+	Odd                      uint64 // events whose tokens and hashes do not fit together, or that there is no room for
 	Lessons                  uint64
 	Nodes                    int
 	Detached                 int  // blocks whose parent is not known
 	Unverified               bool // a cache group is of an unknown kind: what a hit needs is not known
 }
 
-// maxPending bounds the hashes that wait for their block.
-const maxPending = 1 << 14
+const (
+	// maxPending bounds the hashes that wait for their block.
+	maxPending = 1 << 14
+	// overfull is how many times maxBlocks may be held before stored blocks are not taken in: a cache can be larger than
+	// was thought, a stream without removals has no end. A block that is left out costs a cache miss.
+	overfull = 2
+)
 
 // NewBlocks returns the index of an empty cache. Blocks have so many tokens; 0 takes the size from the first event.
-// maxBlocks bounds memory, at about 120 bytes a block, and maxKeys the keys that are remembered. changed is told of
-// every key that becomes resident in a tier or ceases to be, at the moment it does; it must not call the Blocks. A key
-// that is resident in a tier is so in the slower tiers too that the engine uses: see Tier.
+// maxBlocks bounds memory, at about 120 bytes a block (twice that while the engine holds more), and maxKeys the keys that
+// are remembered. changed is told of every key that becomes resident in a tier or ceases to be, at the moment it does; it
+// must not call the Blocks. A key that is resident in a tier is so in the slower tiers too that the engine uses: see Tier.
 func NewBlocks(blockTokens, maxBlocks, maxKeys int, changed func(t Tier, k Key, resident bool)) *Blocks {
 	b := &Blocks{
 		tree: newBlockTree(), block: blockTokens, copies: map[copyOf]int{}, pending: map[rankHash]uint64{},
@@ -88,10 +95,12 @@ func (b *Blocks) Forget(rank int) { b.empty(rank) }
 func (b *Blocks) Restart(rank int) {
 	b.empty(rank)
 	b.tree.forgetRank(rank)
-	for k := range b.pending {
-		if int(k.rank) == rank {
-			delete(b.pending, k)
-		}
+}
+
+// RestartAll says so of every rank.
+func (b *Blocks) RestartAll() {
+	for rank := range maxRanks {
+		b.Restart(rank)
 	}
 }
 
@@ -102,6 +111,10 @@ func (b *Blocks) stored(rank int, e *BlockEvent) {
 	}
 	if len(e.Tokens) == 0 || e.BlockTokens <= 0 {
 		b.storedByHash(rank, e)
+		return
+	}
+	if b.tree.size() >= overfull*b.maxNodes {
+		b.stats.Odd++
 		return
 	}
 	if b.block == 0 {
@@ -309,8 +322,9 @@ func (b *Blocks) take(n int32, bit int) {
 	b.tree.prune(n)
 }
 
-// empty takes all blocks of a rank away.
+// empty takes all blocks of a rank away, those too that were named by a hash which is not known yet.
 func (b *Blocks) empty(rank int) {
+	maps.DeleteFunc(b.pending, func(k rankHash, _ uint64) bool { return int(k.rank) == rank })
 	gone := b.layout.of(rank)
 	for k := range b.copies {
 		if gone>>k.place&1 == 1 {
@@ -329,7 +343,7 @@ func (b *Blocks) empty(rank int) {
 }
 
 // bound forgets how prompts were rendered, the longest unused first, until the tree is within its bound. What the engine
-// holds cannot be forgotten; a cache beyond the bound stays, and keys of it are dropped.
+// holds cannot be forgotten: a cache beyond the bound stays, up to overfull times that, and keys of it are dropped.
 func (b *Blocks) bound() {
 	for b.tree.size() > b.maxNodes && b.renderings.dropOldest(&b.tree) {
 	}

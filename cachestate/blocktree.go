@@ -17,6 +17,7 @@ type blockTree struct {
 	children map[uint64]int32 // by childKey
 	detached int              // nodes whose parent is not known
 	ranks    []rankHashes
+	kept     int32 // a node that is not to be freed although nothing refers to it; noNode for none
 	scratch  []byte
 }
 
@@ -45,7 +46,7 @@ type rankHashes struct {
 
 func newBlockTree() blockTree {
 	root := blockNode{linked: ^uint32(0), through: ^uint32(0), parent: noNode, child: noNode, next: noNode, prev: noNode, renderings: noNode}
-	return blockTree{nodes: []blockNode{root}, children: map[uint64]int32{}}
+	return blockTree{nodes: []blockNode{root}, children: map[uint64]int32{}, kept: noNode}
 }
 
 // size is the number of nodes, without the root.
@@ -131,7 +132,7 @@ func (t *blockTree) detach(n int32) {
 func (t *blockTree) prune(n int32) {
 	for n > rootNode {
 		node := &t.nodes[n]
-		if node.have != 0 || node.child != noNode || node.renderings != noNode {
+		if node.have != 0 || node.child != noNode || node.renderings != noNode || n == t.kept {
 			return
 		}
 		parent := node.parent

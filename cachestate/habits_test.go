@@ -83,6 +83,30 @@ func TestForgetAndRestart(t *testing.T) {
 	}
 }
 
+// TestBlocksThatWaitForTheirNameAreEmptiedToo: what a rank held before it was cleared, or events were missed, is gone also
+// where only a hash was told that meant nothing yet.
+func TestBlocksThatWaitForTheirNameAreEmptiedToo(t *testing.T) {
+	empty := map[string]func(*Blocks){
+		"cleared":   func(b *Blocks) { b.Apply(0, &BlockEvent{Kind: BlocksCleared}) },
+		"forgotten": func(b *Blocks) { b.Forget(0) },
+		"restarted": func(b *Blocks) { b.Restart(0) },
+	}
+	for name, f := range empty {
+		b, e, _ := newToy(t)
+		text := numbered(40, 0)
+		tokens := tokensOf(text)
+		p := promptOf(5, text...)
+		b.Apply(0, &BlockEvent{Kind: BlocksStored, Tier: TierCPU, Hashes: e.hashes(tokens)})
+		f(b)
+		b.Apply(0, wholly(e, tokens))
+		b.Teach(Lesson{Prompt: p, Tokens: tokens})
+		b.Apply(0, e.remove(e.hashes(tokens)...))
+		if got := b.Estimate(p).Tokens; got != 0 {
+			t.Errorf("%s: %d tokens are believed in the host's memory", name, got)
+		}
+	}
+}
+
 // TestTiersAreCumulative: a key is in a slower tier when its blocks are there or in a faster one, and weighs less.
 func TestTiersAreCumulative(t *testing.T) {
 	b, e, shown := newToy(t)
@@ -208,6 +232,39 @@ func TestAnswersAreRepeated(t *testing.T) {
 	}
 }
 
+// TestBlocksBehindTheLastKeyAreNotKept: nothing refers to the blocks of a prompt that is longer than its keys reach, so
+// nothing would ever free them.
+func TestBlocksBehindTheLastKeyAreNotKept(t *testing.T) {
+	b, _, _ := newToy(t)
+	text := numbered(80, 0)
+	p := promptOf(5, text...)
+	p.Keys, p.Offsets, p.Odd, p.High = p.Keys[:9], p.Offsets[:9], p.Odd[:9], p.High[:9] // 40 bytes
+	b.Apply(0, &BlockEvent{Kind: BlocksStored, Hashes: []uint64{1}, Tokens: []uint32{9, 9, 9, 9}, BlockTokens: 4})
+	b.Teach(Lesson{Prompt: p, Tokens: tokensOf(text)})
+	if n := b.Stats().Nodes; n != 1+10 {
+		t.Errorf("%d nodes, want the stored one and the 10 up to the last key", n)
+	}
+}
+
+// TestLastBlockOfALessonStays: making room for a prompt's keys may forget the only rendering that its last block had.
+func TestLastBlockOfALessonStays(t *testing.T) {
+	shown := shownKeys{}
+	b, e := NewBlocks(4, 1<<20, 0, shown.change(t)), &toyEngine{block: 4, held: map[uint64]int{}}
+	b.Apply(0, &BlockEvent{Kind: BlocksStored, Hashes: []uint64{1}, Tokens: []uint32{9, 9, 9, 9}, BlockTokens: 4})
+	tokens := tokensOf(numbered(40, 0))
+	b.Teach(Lesson{Prompt: promptOf(5, numbered(40, 0)...), Tokens: tokens})
+	for i := range 4*MaxKeys - 9 { // one new key each
+		b.Teach(Lesson{Prompt: promptOf(8, 77, byte(i), byte(i>>8), 77, 77, 77, 77, 77), Tokens: []uint32{7, 7, 7, 7, 7}})
+	}
+	p := promptOf(5, numbered(40, 100)...) // other bytes, and so other keys, that are rendered to the same tokens
+	b.Teach(Lesson{Prompt: p, Tokens: tokens})
+	b.Apply(0, &BlockEvent{Kind: BlocksStored, Hashes: []uint64{2}, Tokens: []uint32{5, 5, 5, 5}, BlockTokens: 4})
+	b.Apply(0, wholly(e, tokens))
+	if got := b.Estimate(p); got.Tokens != 36 || got.Keys != len(p.Keys) {
+		t.Errorf("estimate %+v, want 36 tokens and all %d keys", got, len(p.Keys))
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	shown := shownKeys{}
 	b := NewBlocks(4, 3000, 4*MaxKeys, shown.change(t))
@@ -228,6 +285,23 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	if n := len(b.renderings.keys); n > 4*MaxKeys {
 		t.Errorf("%d keys, want at most %d", n, 4*MaxKeys)
+	}
+}
+
+// TestStreamWithoutRemovalsIsBounded: what the engine says that it holds is not believed without end.
+func TestStreamWithoutRemovalsIsBounded(t *testing.T) {
+	const most = 100
+	b, e := NewBlocks(4, most, 0, shownKeys{}.change(t)), &toyEngine{block: 4, held: map[uint64]int{}}
+	for i := range 10 * most {
+		b.Apply(0, wholly(e, []uint32{uint32(i), 1, 2, 3, 4, 5, 6, 7}))
+	}
+	if s := b.Stats(); s.Nodes != overfull*most || s.Odd == 0 {
+		t.Errorf("%+v, want %d nodes", s, overfull*most)
+	}
+	b.Apply(0, &BlockEvent{Kind: BlocksCleared})
+	b.Apply(0, wholly(e, []uint32{1, 1, 2, 3}))
+	if n := b.Stats().Nodes; n != 1 {
+		t.Errorf("%d nodes after the engine was cleared and stored one block", n)
 	}
 }
 

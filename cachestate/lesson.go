@@ -21,10 +21,17 @@ func (b *Blocks) Teach(l Lesson) {
 	r := &b.renderings
 	before := r.habits
 	path := b.walk(l)
+	last := int32(rootNode)
+	if len(path) > 0 {
+		last = path[len(path)-1]
+	}
+	b.tree.kept = last // the others have a child
 	s := lesson{b: b, p: p, path: path, tokens: int32(len(l.Tokens))}
 	s.recall()
 	s.locate()
 	s.commit()
+	b.tree.kept = noNode
+	b.tree.prune(last) // blocks behind the last key
 	for t := range numTurns {
 		if before.stays(t) != r.habits.stays(t) {
 			r.refreshAll(b)

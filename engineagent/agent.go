@@ -45,6 +45,7 @@ type Agent struct {
 	hasLayout  bool // it was found
 	capability capability
 	teaching   teaching
+	offPath    offPath
 	admitted   uint64 // bookings ever made
 	announced  news
 }
@@ -106,6 +107,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer p.follower.stop()
 	for {
 		p.poll(ctx)
+		a.renderKept(ctx)
 		wait := time.NewTimer(p.pause())
 		select {
 		case <-ctx.Done():

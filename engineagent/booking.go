@@ -125,6 +125,7 @@ func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
 			b.lease = a.cache.start(ad.Prompt, perToken)
 		}
 	}
+	a.offPath.give()
 	a.planLocked(b, &ad)
 	if ad.Media {
 		b.bytes = 0
@@ -172,6 +173,9 @@ func (b *Booking) measure(p *cachestate.Prompt, o overlap) {
 	}
 }
 
+// byBlocks reports whether the prediction rests on KV events.
+func (b *Booking) byBlocks() bool { return b.expected.estimate.Tokens > 0 }
+
 // slackLocked is how far a true prediction may be off: the block that covers a boundary and the last one, which is
 // computed again when the whole prompt hits.
 func (a *Agent) slackLocked() int { return 2 * max(a.engine.BlockTokens, 32) }
@@ -206,7 +210,7 @@ func (b *Booking) prefilledLocked(now time.Time) {
 		b.lease.Prefilled()
 	}
 	if b.withKeys && b.generation == a.engine.Generation {
-		a.evidence.window.add(b.overlap, b.prompt)
+		a.evidence.window.add(b.overlap, b.prompt, b.byBlocks())
 	} else {
 		a.evidence.window.foreign = true
 	}
@@ -242,6 +246,7 @@ func (b *Booking) Finish(o Outcome) {
 	if content {
 		b.answeredLocked(o.Usage.CompletionTokens)
 	}
+	b.settleLocked(content && !o.Failed && !o.Refused, o.Usage)
 	b.release(content, o)
 	a.announceLocked()
 }

@@ -9,7 +9,15 @@ import (
 
 // discover looks for the engine's KV events.
 func (p *poller) discover(ctx context.Context) {
-	p.follower.follow(ctx, p.a, p.sources(ctx))
+	sources, err := p.sources(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil: // sources that are followed already go on
+		p.a.noteEventFault(err.Error())
+	default:
+		p.a.noteEventFault("")
+		p.follower.follow(ctx, p.a, sources)
+	}
 }
 
 func (a *Agent) noteCapability(c capability) {
@@ -19,24 +27,18 @@ func (a *Agent) noteCapability(c capability) {
 }
 
 // sources returns where the engine's KV events come from, none when nobody says.
-func (p *poller) sources(ctx context.Context) []kvevents.Source {
-	a := p.a
-	switch e := a.cfg.Events; {
+func (p *poller) sources(ctx context.Context) ([]kvevents.Source, error) {
+	switch e := p.a.cfg.Events; {
 	case e.Off:
-		return nil
+		return nil, nil
 	case e.Endpoint != "":
 		sources, _ := kvevents.Expand(e.Endpoint, e.Replay, max(e.Ranks, 1)) // checked by Validate
 		for i := range sources {
 			sources[i].Topic, sources[i].Bind = e.Topic, e.Bind
 		}
-		return sources
+		return sources, nil
 	}
-	sources, err := p.named(ctx)
-	if err != nil {
-		a.noteEventFault(err.Error())
-		return p.follower.sources // those that are followed already go on
-	}
-	return sources
+	return p.named(ctx)
 }
 
 // named asks the engine for its sources.

@@ -47,14 +47,24 @@ func (p *poller) drain(ctx context.Context) {
 		p.complain("KV events not read", err)
 		return
 	}
+	a.noteSkipped(got.Skipped)
 	if !d.heard {
 		if len(got.Ranks) == 0 {
 			return
 		}
 		d.heard = true
 		a.noteFollowed(1)
+		for i := range got.Ranks {
+			got.Ranks[i].Gap = false // nothing was known before
+		}
 	}
 	p.applyDrained(got)
+}
+
+func (a *Agent) noteSkipped(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events.skipped += uint64(n)
 }
 
 func (p *poller) applyDrained(d kvevents.Drained) {
@@ -67,7 +77,7 @@ func (p *poller) applyDrained(d kvevents.Drained) {
 	for _, r := range d.Ranks {
 		p.drained.ranks = max(p.drained.ranks, r.Rank+1)
 		if r.Gap {
-			s.Lost(r.Rank, "KV events were missing: the engine's buffer overflowed, or somebody else reads them too")
+			s.Lost(r.Rank, "KV events were missing or not understood: the engine's buffer overflowed, somebody else reads them too, or its form of them is new")
 		}
 		s.Apply(r.Rank, r.Events)
 	}

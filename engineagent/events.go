@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/engineagent/kvevents"
@@ -20,12 +21,17 @@ const keysPerDigest = 4
 
 // eventState is what an Agent knows of its engine's KV events.
 type eventState struct {
-	followed  bool // sources are followed
-	heard     bool // an event came in this life
-	lost      int  // times that what the engine holds was not known any more
-	lastLost  string
+	followed  bool      // sources are followed
+	heard     bool      // an event came in this life
+	lost      int       // times that what a rank holds was not known any more
+	lostAt    time.Time // the last time
+	lostWhy   string
+	skipped   uint64 // events drained and not understood
 	complaint string // why no source can be followed
 }
+
+// drainedLocked reports whether KV events come by polls.
+func (a *Agent) drainedLocked() bool { return a.events.followed && len(a.followers) == 0 }
 
 // live reports whether KV events say what the engine holds.
 func (s *eventState) live() bool { return s.followed && s.heard }
@@ -44,11 +50,14 @@ func (f *follower) follow(ctx context.Context, a *Agent, sources []kvevents.Sour
 		return
 	}
 	f.stop()
+	if len(f.sources) > 0 {
+		a.noteUnfollowed("its KV events come from elsewhere, or not at all")
+	}
 	f.a, f.sources = a, sources
-	a.noteFollowed(len(sources))
 	if len(sources) == 0 {
 		return
 	}
+	a.noteFollowed(len(sources))
 	ctx, f.cancel = context.WithCancel(ctx)
 	followers := make([]*kvevents.Follower, 0, len(sources))
 	for _, s := range sources {
@@ -73,17 +82,27 @@ func (f *follower) stop() {
 	}
 }
 
+// noteUnfollowed says that the sources that were followed are not any more: nobody would say when a block goes.
+func (a *Agent) noteUnfollowed(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.followers, a.events.followed, a.events.heard = nil, false, false
+	a.blocks.RestartAll()
+	a.renewLocked()
+	a.truthLocked()
+	a.log.Warn("KV events are not followed any more", "reason", why)
+}
+
 // noteFollowed says of how many ranks KV events are followed from now on.
 func (a *Agent) noteFollowed(ranks int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	on := ranks > 0
-	if first := 1 / float64(max(ranks, 1)); a.cfg.Rank == "" && first != a.evidence.first {
+	if first := 1 / float64(ranks); a.cfg.Rank == "" && first != a.evidence.first {
 		a.evidence.first, a.evidence.trust = first, first
 	}
-	a.events.followed = on
+	a.events.followed = true
 	defer a.truthLocked()
-	if !on || a.blocks != nil {
+	if a.blocks != nil {
 		return
 	}
 	a.blocks = cachestate.NewBlocks(0, maxBlocks, keysPerDigest*a.cfg.Geometry.MaxKeys(),
@@ -91,11 +110,14 @@ func (a *Agent) noteFollowed(ranks int) {
 	a.cache.blocks = a.blocks
 }
 
+// noteEventFault says why no source can be followed; "" is for a fault that is over.
 func (a *Agent) noteEventFault(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.events.complaint != why {
-		a.events.complaint = why
+	if a.events.complaint == why {
+		return
+	}
+	if a.events.complaint = why; why != "" {
 		a.log.Warn("KV events cannot be followed", "reason", why)
 	}
 }
@@ -106,26 +128,29 @@ func (a *Agent) setFollowers(f []*kvevents.Follower) {
 	a.followers = f
 }
 
-// eventStats returns the sums over all sources, and how many are connected.
-func (a *Agent) eventStats() (sum kvevents.Stats, connected, sources int) {
+// eventStats are what came of following KV events, in sums over all sources.
+type eventStats struct {
+	sources, connected int
+	lost               int // times that what a rank holds was not known any more
+	gaps               uint64
+	skipped            uint64 // events that were not understood
+}
+
+func (a *Agent) eventStats() (sum eventStats) {
 	a.mu.Lock()
 	followers := a.followers
+	sum.lost, sum.skipped = a.events.lost, a.events.skipped
 	a.mu.Unlock()
+	sum.sources = len(followers)
 	for _, f := range followers {
 		s := f.Stats()
 		if s.Connected {
-			connected++
+			sum.connected++
 		}
-		sum.Batches += s.Batches
-		sum.Replayed += s.Replayed
-		sum.Repeated += s.Repeated
-		sum.Gaps += s.Gaps
-		sum.Lost += s.Lost
-		sum.Restarts += s.Restarts
-		sum.Broken += s.Broken
-		sum.Skipped += s.Skipped
+		sum.gaps += s.Gaps
+		sum.skipped += s.Skipped
 	}
-	return sum, connected, len(followers)
+	return sum
 }
 
 // sink is an Agent as its followers see it.
@@ -164,7 +189,7 @@ func (s *sink) Lost(rank int, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.events.lost++
-	a.events.lastLost = fmt.Sprintf("%s at %s", why, a.cfg.Now().Format("15:04:05"))
+	a.events.lostAt, a.events.lostWhy = a.cfg.Now(), why
 	a.log.Warn("what the engine holds is not known any more", "reason", why, "rank", rank)
 	a.blocks.Forget(rank)
 	a.renewLocked()

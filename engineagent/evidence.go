@@ -62,6 +62,7 @@ type prediction struct {
 	overlap, prompt int  // tokens
 	slack           int  // tokens by which blocks and averages may be off
 	blocks          bool // it rests on KV events, not on the mirror
+	sum             bool // of a window, at whose edges prompts may be counted on one side only
 }
 
 // judge corrects the scale by what the engine reports. A prediction made before the last correction is no evidence
@@ -71,7 +72,11 @@ func (e *evidence) judge(p prediction, cached int, now time.Time) {
 		e.meanError += (float64(p.overlap-cached)/float64(p.prompt) - e.meanError) / 50
 	}
 	if p.blocks {
-		e.trust += (min(float64(cached)/float64(max(p.overlap, 1)), 1) - e.trust) * trustRate
+		share := min(float64(cached)/float64(max(p.overlap, 1)), 1)
+		if p.sum && p.overlap-cached <= p.slack {
+			share = 1
+		}
+		e.trust += (share - e.trust) * trustRate
 		return
 	}
 	// An eviction takes most of a prompt away; a text that is denser than the mean only some.
@@ -99,13 +104,17 @@ type counterWindow struct {
 	since     time.Time // zero when not begun
 	hits      float64   // the engine's counter then
 	predicted int       // overlap of the prompts that got their first content since
+	blocks    int       // of that, what rests on KV events
 	prompt    int       // their length
 	foreign   bool      // prompts without a prediction were counted too
 }
 
-func (w *counterWindow) add(overlap, prompt int) {
+func (w *counterWindow) add(overlap, prompt int, blocks bool) {
 	w.predicted += overlap
 	w.prompt += prompt
+	if blocks {
+		w.blocks += overlap
+	}
 }
 
 // close returns the window's prediction and the tokens that were cached, once it is long enough and only our own.
@@ -113,7 +122,10 @@ func (w *counterWindow) close(hits float64, now time.Time) (p prediction, cached
 	if !w.since.IsZero() && now.Sub(w.since) < counterPeriod {
 		return prediction{}, 0, false
 	}
-	p = prediction{made: w.since, overlap: w.predicted, prompt: w.prompt, slack: max(1024, w.prompt/10)}
+	p = prediction{
+		made: w.since, overlap: w.predicted, prompt: w.prompt, slack: max(1024, w.prompt/10),
+		blocks: 2*w.blocks > w.predicted, sum: true,
+	}
 	ok = !w.since.IsZero() && !w.foreign && w.prompt > 0 && hits >= w.hits
 	cached = clampInt(hits-w.hits, 1<<40)
 	*w = counterWindow{since: now, hits: hits}

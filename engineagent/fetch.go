@@ -3,7 +3,6 @@ package engineagent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,12 +30,8 @@ func (a *Agent) get(ctx context.Context, path string, limit int64) ([]byte, erro
 	return a.fetch(ctx, question{method: http.MethodGet, path: path, limit: limit, timeout: a.cfg.PollTimeout})
 }
 
-// post sends v as JSON and returns at most limit bytes of the answer.
-func (a *Agent) post(ctx context.Context, path string, v any, limit int64) ([]byte, error) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("encode request for %s: %w", path, err)
-	}
+// post sends body, which is JSON, and returns at most limit bytes of the answer.
+func (a *Agent) post(ctx context.Context, path string, body []byte, limit int64) ([]byte, error) {
 	return a.fetch(ctx, question{http.MethodPost, path, body, limit, a.cfg.PollTimeout})
 }
 

@@ -2,13 +2,14 @@ package engineagent
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // Notes returns what an operator should know and could mend, in words, none when all is well.
 func (a *Agent) Notes() []string {
-	stats, connected, sources := a.eventStats()
+	stats := a.eventStats()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var notes []string
@@ -18,8 +19,8 @@ func (a *Agent) Notes() []string {
 	if !a.life.up {
 		return nil // that it is down is told elsewhere
 	}
-	if a.evidence.source == engine.EvidenceNone && a.evidence.silent >= maxSilent {
-		add("is unverified: it reports no cached tokens: %s", evidenceAdvice(a.engine.Kind))
+	if words := a.evidenceNoteLocked(); words != "" {
+		add("%s", words)
 	}
 	if !a.reuses {
 		add("keeps no prefix cache: requests are routed to it by load alone")
@@ -28,14 +29,18 @@ func (a *Agent) Notes() []string {
 	case a.cfg.Events.Off:
 	case a.events.complaint != "":
 		add("tells its KV events where they cannot be followed: %s", a.events.complaint)
-	case sources == 0 && a.reuses:
+	case !a.events.followed && a.reuses && (a.engine.Kind != engine.KindTRTLLM || a.admitted > 0): // which tells none at rest
 		if advice := eventAdvice(a.engine.Kind); advice != "" {
 			add("tells no KV events, so what it holds is guessed: %s", advice)
 		}
-	case connected < sources:
-		add("cannot be followed: %d of %d sources of KV events are connected", connected, sources)
-	case stats.Lost > 0:
-		add("lost KV events %d times and was counted as empty then, the last time because %s", stats.Lost, a.events.lastLost)
+	case stats.connected < stats.sources:
+		add("cannot be followed: %d of %d sources of KV events are connected", stats.connected, stats.sources)
+	case a.events.lost > 0 && a.cfg.Now().Sub(a.events.lostAt) < lostNews:
+		add("lost KV events at %s UTC and was counted as empty then (%d times so far): %s",
+			a.events.lostAt.UTC().Format(time.TimeOnly), a.events.lost, a.events.lostWhy)
+	}
+	if stats.skipped > 0 {
+		add("told %d KV events that were not understood and left out: it may be of a newer release than this agent knows", stats.skipped)
 	}
 	if a.blocks != nil && a.blocks.Stats().Unverified {
 		add("has a cache group of an unknown kind: its overlap is scaled by what it reports")
@@ -47,9 +52,26 @@ func (a *Agent) Notes() []string {
 		add("sends one KV event for each token: larger blocks cost less")
 	}
 	if a.unstableLocked() {
-		add("renders a conversation anew in each turn: its prompts share no prefix, and are routed by load alone")
+		add("renders a conversation anew in each turn: its prompts share little of their beginning, and are routed by load alone")
 	}
 	return notes
+}
+
+// lostNews is how long a loss of KV events is told: what was empty then is filled again, and the metric counts.
+const lostNews = time.Hour
+
+// evidenceNoteLocked says what is missing for every answer to check what was predicted of it, "" when nothing is. SGLang
+// says itself which flags it has: see capability.advice.
+func (a *Agent) evidenceNoteLocked() string {
+	switch {
+	case a.evidence.silent < maxSilent:
+		return ""
+	case a.evidence.source == engine.EvidenceNone:
+		return "is unverified: it reports no cached tokens: " + evidenceAdvice(a.engine.Kind)
+	case a.engine.Kind == engine.KindVLLM:
+		return "reports cached tokens in its metrics only, for all prompts together: " + evidenceAdvice(a.engine.Kind)
+	}
+	return ""
 }
 
 // evidenceAdvice says what makes an engine of the kind report cached tokens.

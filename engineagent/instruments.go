@@ -14,14 +14,14 @@ type instruments struct {
 	refusals  *prometheus.CounterVec // by reason
 	restarts  prometheus.Counter
 	events    prometheus.Counter
-	lessons   prometheus.Counter
+	lessons   *prometheus.CounterVec // by source
 	predicted prometheus.Counter
 	cached    prometheus.Counter
 	overlap   *prometheus.HistogramVec // by direction
 
 	up, inFlight, waiting, usage, rate *prometheus.Desc
 	meanError, capacity, evidence      *prometheus.Desc
-	gaps, lost                         *prometheus.Desc
+	gaps, lost, skipped                *prometheus.Desc
 }
 
 const namespace, subsystem = "kvmesh", "engineagent"
@@ -35,8 +35,9 @@ func newInstruments(a *Agent) *instruments {
 			"Requests not booked, by reason. Worry when queue grows without full.", "reason"),
 		restarts: counter(a, "restarts_total", "Lives of the engine's cache that ended. Worry above a few a day."),
 		events:   counter(a, "kv_events_total", "KV events applied. Worry when it stands still while requests are answered."),
-		lessons: counter(a, "lessons_total",
-			"Prompts whose rendering was learned from their token ids. Worry at 0 when KV events come."),
+		lessons: counters(a, "lessons_total",
+			"Prompts whose token ids were learned, by source: answer, or a rendering off the path. Worry at 0 when KV events come.",
+			"source"),
 		predicted: counter(a, "overlap_predicted_tokens_total",
 			"Prompt tokens that were predicted to be cached."),
 		cached: counter(a, "overlap_reported_tokens_total",
@@ -57,6 +58,8 @@ func newInstruments(a *Agent) *instruments {
 	m.capacity = gauge(a, "believed_capacity_tokens",
 		"KV capacity that the mirror uses. Worry when far below the engine's.")
 	m.gaps = gauge(a, "gaps_total", "Gaps in the stream of KV events, those that a replay has filled too.")
+	m.skipped = gauge(a, "kv_events_skipped_total",
+		"KV events that are not understood. Worry when it grows after an upgrade of the engine.")
 	m.lost = gauge(a, "lost_total", "Times that what the engine holds was not known any more. Worry above a few a day.")
 	m.evidence = gauge(a, "evidence_info", "1 for what predictions are checked by. Worry at none.", "source")
 	return m
@@ -101,7 +104,7 @@ func (m *instruments) Describe(ch chan<- *prometheus.Desc) {
 		c.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		m.up, m.inFlight, m.waiting, m.usage, m.rate, m.meanError, m.capacity, m.evidence, m.gaps, m.lost,
+		m.up, m.inFlight, m.waiting, m.usage, m.rate, m.meanError, m.capacity, m.evidence, m.gaps, m.lost, m.skipped,
 	} {
 		ch <- d
 	}
@@ -118,9 +121,10 @@ func (m *instruments) Collect(ch chan<- prometheus.Metric) {
 	m.send(ch, m.waiting, float64(l.Waiting))
 	m.send(ch, m.usage, l.KVUsage)
 	m.send(ch, m.rate, l.PrefillRate)
-	stats, _, _ := m.agent.eventStats()
-	ch <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(stats.Gaps))
-	ch <- prometheus.MustNewConstMetric(m.lost, prometheus.CounterValue, float64(stats.Lost))
+	stats := m.agent.eventStats()
+	ch <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(stats.gaps))
+	ch <- prometheus.MustNewConstMetric(m.skipped, prometheus.CounterValue, float64(stats.skipped))
+	ch <- prometheus.MustNewConstMetric(m.lost, prometheus.CounterValue, float64(stats.lost))
 	meanError, capacity, source := m.agent.belief()
 	m.send(ch, m.meanError, meanError)
 	m.send(ch, m.capacity, float64(capacity))

@@ -18,6 +18,8 @@ type layoutFinding struct {
 	known         openai.Layout
 	unstable      bool // the second turn of a conversation with tools does not go on from the first
 	dropsThoughts bool // thoughts of earlier turns are not rendered again
+
+	path string // of the route that renders; "" when there is none
 }
 
 func (f *layoutFinding) set(bit openai.Layout, on bool) {
@@ -182,7 +184,9 @@ func probeLayout(ctx context.Context, ask renderer, kind engine.Kind, model stri
 	if err != nil {
 		return layoutFinding{}, fmt.Errorf("render the conversations of a probe: %w", err)
 	}
-	return p.r.finding(p.offered), nil
+	f := p.r.finding(p.offered)
+	f.path = p.path
+	return f, nil
 }
 
 // begin finds the route that renders conversations, and whether it takes tools.
@@ -256,10 +260,12 @@ func (p *prober) render(ctx context.Context, path string, ids *[]uint32, s *samp
 }
 
 const (
-	// maxRenderBytes bounds an answer: 200 ids and, in a rendered request, all its other fields.
-	maxRenderBytes = 256 << 10
-	// maxRenderTokens bounds a rendering: some templates have a system text of their own.
-	maxRenderTokens = 16 << 10
+	// maxRenderBytes bounds what is not ids in an answer: all other fields of a rendered request.
+	maxRenderBytes = 128 << 10
+	// maxTemplateTokens bounds what a template adds to a conversation: some have a system text of their own.
+	maxTemplateTokens = 16 << 10
+	// maxIDBytes is the length of an id in an answer: seven digits and a comma.
+	maxIDBytes = 8
 )
 
 // findLayout probes the engine's first model. settled says that asking again would tell no more.
@@ -273,17 +279,29 @@ func (a *Agent) findLayout(ctx context.Context, e *engine.Engine) (f layoutFindi
 
 // rendered is the renderer of the engine itself.
 func (a *Agent) rendered(ctx context.Context, path string, body any) ([]uint32, error) {
-	answer, err := a.post(ctx, path, body, maxRenderBytes)
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("encode request for %s: %w", path, err)
+	}
+	answer, err := a.askRendering(ctx, path, text)
 	if err != nil {
 		return nil, err
 	}
-	return parseTokens(answer)
+	return parseTokens(answer, maxTokens(text))
 }
+
+// askRendering returns the answer of a tokenize or render route to a request.
+func (a *Agent) askRendering(ctx context.Context, path string, body []byte) ([]byte, error) {
+	return a.post(ctx, path, body, maxRenderBytes+maxIDBytes*int64(maxTokens(body)))
+}
+
+// maxTokens bounds the rendering of a request: a token stands for one byte or more.
+func maxTokens(body []byte) int { return maxTemplateTokens + len(body) }
 
 var errNoTokens = errors.New("no token ids, or too many")
 
-// parseTokens reads the answer of a tokenize route or of vLLM's render route.
-func parseTokens(body []byte) ([]uint32, error) {
+// parseTokens reads the answer of a tokenize route or of vLLM's render route, at most so many tokens.
+func parseTokens(body []byte, most int) ([]uint32, error) {
 	var page struct {
 		Tokens   []uint32 `json:"tokens"`
 		TokenIDs []uint32 `json:"token_ids"`
@@ -292,7 +310,7 @@ func parseTokens(body []byte) ([]uint32, error) {
 		return nil, fmt.Errorf("parse token ids: %w", err)
 	}
 	ids := slices.Concat(page.Tokens, page.TokenIDs)
-	if len(ids) == 0 || len(ids) > maxRenderTokens {
+	if len(ids) == 0 || len(ids) > most {
 		return nil, fmt.Errorf("parse token ids: %w", errNoTokens)
 	}
 	return ids, nil

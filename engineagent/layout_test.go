@@ -34,6 +34,7 @@ func TestLayoutsOfSimulatedEnginesAreFound(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(kind+" "+tt.template, func(t *testing.T) {
 				want := tt.want
+				want.path = tokenizePath
 				want.layout |= openai.LayoutNoDocuments // none of them renders any
 				want.known = seenByTokenize
 				if kind == simengine.KindSGLang {
@@ -296,7 +297,7 @@ func TestLayoutsAreFoundByWhereRenderingsPart(t *testing.T) {
 				f := &fake{template: tt.template, split: split, status: noRender}
 				got, err := probeLayout(t.Context(), f.ask, engine.KindVLLM, "m")
 				want := tt.want
-				want.known = seenByTokenize
+				want.known, want.path = seenByTokenize, tokenizePath
 				if !tt.docs {
 					want.layout |= openai.LayoutNoDocuments
 				}
@@ -356,9 +357,13 @@ func TestConstraintsAreSeenByTheRenderRoute(t *testing.T) {
 	for _, tt := range tests {
 		f := &fake{template: tt.template, split: byWord, status: tt.status}
 		got, err := probeLayout(t.Context(), f.ask, tt.kind, "m")
-		if err != nil || got.layout != tt.want|openai.LayoutNoDocuments || got.known != tt.known|seenByTokenize {
-			t.Errorf("%s: layout %b of known %b, error %v; want %b of %b", tt.name, got.layout, got.known, err,
-				tt.want|openai.LayoutNoDocuments, tt.known|seenByTokenize)
+		path := tokenizePath
+		if tt.status != nil && tt.status(tokenizePath, &fakeRequest{}) != 0 {
+			path = renderPath
+		}
+		if err != nil || got.path != path || got.layout != tt.want|openai.LayoutNoDocuments || got.known != tt.known|seenByTokenize {
+			t.Errorf("%s: layout %b of known %b by %s, error %v; want %b of %b by %s", tt.name, got.layout, got.known, got.path, err,
+				tt.want|openai.LayoutNoDocuments, tt.known|seenByTokenize, path)
 		}
 	}
 }
@@ -405,6 +410,7 @@ func TestWhatIsRefusedStaysUnknown(t *testing.T) {
 	for _, tt := range tests {
 		f := &fake{template: inLast, split: byWord, status: tt.status}
 		got, err := probeLayout(t.Context(), f.ask, engine.KindVLLM, "m")
+		tt.want.path = tokenizePath
 		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(layoutFinding{})); diff != "" || err != nil {
 			t.Errorf("%s refused: error %v, finding differs (-want +got):\n%s", tt.name, err, diff)
 		}
@@ -508,10 +514,10 @@ func TestTokenIDsAreBounded(t *testing.T) {
 		{`{"tokens":[[1],[2]]}`, nil},
 		{`{"tokens":[4294967296]}`, nil},
 		{`[1]`, nil},
-		{`{"tokens":[` + strings.Repeat("1,", maxRenderTokens) + `1]}`, nil},
+		{`{"tokens":[` + strings.Repeat("1,", 100) + `1]}`, nil},
 	}
 	for _, tt := range tests {
-		if got, err := parseTokens([]byte(tt.body)); !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) {
+		if got, err := parseTokens([]byte(tt.body), 100); !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) {
 			t.Errorf("%.40s: %d ids, error %v", tt.body, len(got), err)
 		}
 	}
@@ -521,7 +527,7 @@ func FuzzParseTokens(f *testing.F) {
 	f.Add([]byte(`{"tokens":[1,2]}`))
 	f.Add([]byte(`{"token_ids":[1],"tokens":[2]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if ids, err := parseTokens(b); (err == nil) != (len(ids) > 0) || len(ids) > maxRenderTokens {
+		if ids, err := parseTokens(b, 100); (err == nil) != (len(ids) > 0) || len(ids) > 100 {
 			t.Errorf("%d ids, error %v", len(ids), err)
 		}
 	})

@@ -7,8 +7,8 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// learnLocked takes what an answer's usage, which is plausible, says about the size of tokens, the speed of the engine and the truth of the
-// prediction. An answer of a past life of the cache teaches sizes only.
+// learnLocked takes what an answer's usage, which is plausible, says about the size of tokens, the speed of the engine and
+// the truth of the prediction. An answer of a past life of the cache teaches sizes only.
 func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	prompt := u.PromptTokens
 	if prompt <= 0 {
@@ -36,7 +36,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 		a.blocks.Observe(b.expected.estimate, cached)
 	}
 	if a.evidence.heard(known); known {
-		p := prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack, blocks: b.expected.estimate.Tokens > 0}
+		p := prediction{made: b.made, overlap: overlap, prompt: prompt, slack: b.slack, blocks: b.byBlocks()}
 		a.judgeLocked(p, cached, now)
 	}
 }
@@ -44,7 +44,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 // predicted returns the overlap that was predicted, in the tokens of a prompt that turned out to have so many: what is
 // known of blocks is in tokens, what the mirror knows is a share.
 func (b *Booking) predicted(prompt int) int {
-	if b.expected.estimate.Tokens > 0 {
+	if b.byBlocks() {
 		return min(b.overlap, prompt)
 	}
 	return int(b.share * float64(prompt))

@@ -136,7 +136,7 @@ func (a *Agent) describeLocked(e engine.Engine) {
 }
 
 // restartLocked begins the next life of the engine's cache. Bookings stay: whoever carries them will find out. What KV
-// events say of blocks is left to those who follow them: they know whether it is another process, and when.
+// events say of blocks is left to those who follow a connection: they know whether it is another process, and when.
 func (a *Agent) restartLocked(why string) {
 	a.engine.CapacityTokens, a.engine.MaxRunning = a.cfg.CapacityTokens, a.cfg.MaxRunning
 	a.reuses = true // until it says otherwise again
@@ -144,6 +144,9 @@ func (a *Agent) restartLocked(why string) {
 	a.evidence.restarted()
 	a.teaching.refused = nil
 	a.metrics.restarts.Inc()
+	if a.drainedLocked() {
+		a.blocks.RestartAll() // its next event, with the first request, would be too late
+	}
 	a.renewLocked()
 	a.log.Warn("engine restarted, its cache counts as empty", "reason", why, "generation", a.engine.Generation)
 }

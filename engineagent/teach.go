@@ -27,11 +27,12 @@ type lessons struct {
 	first, rest uint64             // BlockExtra of its first block and of the others
 	last        cachestate.Key     // of the prompt; its answer is repeated by the next one
 	learned     bool               // the prompt's tokens came
+	offPath     bool               // they come from a rendering, not with the answer
 }
 
 // teaching bounds what learning costs.
 type teaching struct {
-	refused map[cell]bool // fields that the engine does not take there
+	refused map[cell]bool // fields that the engine does not take there, and paths that do not render what it answers
 	spare   time.Duration // CPU time that may be spent now. Invariant: <= maxSpare
 	filled  time.Time
 	spent   time.Duration // ever
@@ -43,7 +44,7 @@ type teaching struct {
 type cell struct {
 	route  openai.Route
 	stream bool
-	field  string
+	field  string // or a path
 }
 
 const (
@@ -116,10 +117,11 @@ func (a *Agent) askIDsLocked(b *Booking, ad *Admission) {
 		fields := slices.DeleteFunc(a.capability.ask(a.engine.Kind, ad.Route, stream), func(f string) bool {
 			return a.teaching.refused[cell{ad.Route, stream, f}]
 		})
-		if len(fields) == 0 {
+		l.ask.Fields = fields
+		l.offPath = len(fields) == 0 && a.rendersLocked(ad)
+		if len(fields) == 0 && !l.offPath {
 			return
 		}
-		l.ask.Fields = fields
 	}
 	l.prompt = ad.Prompt.Clone()
 }
@@ -149,25 +151,42 @@ func (b *Booking) AskRefused(field string) {
 	a := b.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.teaching.refused == nil {
-		a.teaching.refused = map[cell]bool{}
-	}
 	a.log.Info("engine refuses a field that would teach", "field", field, "route", b.lessons.route)
-	for _, stream := range []bool{false, true} {
-		a.teaching.refused[cell{b.lessons.route, stream, field}] = true
+	b.refuseLocked(field)
+	if len(b.lessons.ask.Fields) > 0 {
+		b.lessons.prompt = nil // the second answer has no ids
 	}
-	b.lessons.ask, b.lessons.prompt = openai.Ask{}, nil
+	b.lessons.ask = openai.Ask{}
+}
+
+// refuseLocked does without what, a field or a route that renders, on the booking's route.
+func (b *Booking) refuseLocked(what string) {
+	t := &b.agent.teaching
+	if t.refused == nil {
+		t.refused = map[cell]bool{}
+	}
+	for _, stream := range []bool{false, true} {
+		t.refused[cell{b.lessons.route, stream, what}] = true
+	}
 }
 
 // WantsPrompt reports whether Learn is to be called with the prompt's tokens.
-func (b *Booking) WantsPrompt() bool { return b.lessons.prompt != nil }
+func (b *Booking) WantsPrompt() bool {
+	b.agent.mu.Lock()
+	defer b.agent.mu.Unlock()
+	return b.lessons.prompt != nil && !b.lessons.offPath
+}
 
 // Learn takes the prompt's tokens as the engine rendered them, and the CPU time that reading them took.
 func (b *Booking) Learn(ids []uint32, cost time.Duration) {
-	a := b.agent
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	l := &b.lessons
+	b.agent.mu.Lock()
+	defer b.agent.mu.Unlock()
+	b.teachLocked(ids, cost, "answer")
+}
+
+// teachLocked is Learn for ids from either source: answer or rendering.
+func (b *Booking) teachLocked(ids []uint32, cost time.Duration, source string) {
+	a, l := b.agent, &b.lessons
 	if l.prompt == nil || a.blocks == nil || len(ids) == 0 {
 		return
 	}
@@ -175,7 +194,7 @@ func (b *Booking) Learn(ids []uint32, cost time.Duration) {
 	a.cache.teach(cachestate.Lesson{Prompt: l.prompt, Tokens: ids, First: l.first, Rest: l.rest})
 	l.prompt, l.learned = nil, true
 	a.teaching.spend(cost + time.Since(begin))
-	a.metrics.lessons.Inc()
+	a.metrics.lessons.WithLabelValues(source).Inc()
 	a.stabilityLocked()
 }
 

@@ -1,10 +1,14 @@
 package engineagent
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -70,7 +74,7 @@ func TestIDsAreAskedOnlyWhereTheyTeach(t *testing.T) {
 		{"pictures", func(_ *Agent, ad *Admission) { ad.Media = true }, ""},
 		{"the prompt is token ids", func(_ *Agent, ad *Admission) { ad.Traits = openai.TraitTokenPrompt }, "none needed"},
 		{"Responses", func(_ *Agent, ad *Admission) { ad.Route = openai.RouteResponses }, ""},
-		{"no KV events", func(a *Agent, _ *Admission) { a.noteFollowed(0) }, ""},
+		{"no KV events", func(a *Agent, _ *Admission) { a.noteUnfollowed("a test") }, ""},
 		{"SGLang's streams", func(a *Agent, ad *Admission) {
 			a.engine.Kind, ad.Traits = engine.KindSGLang, openai.TraitStream
 			a.noteCapability(newestOf(engine.KindSGLang))
@@ -106,6 +110,18 @@ func TestIDsAreAskedOnlyWhereTheyTeach(t *testing.T) {
 				t.Errorf("asks %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestRefusedUsageCostsNoLessonOfItsOwn(t *testing.T) {
+	for traits, want := range map[openai.Traits]bool{openai.TraitTokenPrompt: true, 0: false} {
+		b := mustAdmit(t, toldAgent(t, nil), Admission{
+			Prompt: dense(prompt(1, 0, 0, 20)), QueuedAtProbe: -1, Route: openai.RouteCompletions, Traits: openai.TraitStream | traits,
+		})
+		b.AskRefused(streamOptions)
+		if ask := b.Ask(); b.WantsPrompt() != want || !ask.Empty() {
+			t.Errorf("traits %b: wants the prompt %v, asks %+v; want %v and nothing", traits, b.WantsPrompt(), ask, want)
+		}
 	}
 }
 
@@ -228,6 +244,69 @@ func TestLostEventsWithdrawWhatWasTold(t *testing.T) {
 	}
 }
 
+// TestSourcesThatEndTakeTheirBlocksAlong: once an engine names no source, or another one, nothing tells any more when a
+// block of the old one goes.
+func TestSourcesThatEndTakeTheirBlocksAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		source := func(port int) string { return fmt.Sprintf(`[{"endpoint":"tcp://engine:%d"}]`, port) }
+		e.pages["/kv_event_sources"] = source(1)
+		c := testConfig(e)
+		c.DialEvents = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody there") }
+		a := newAgent(t, c)
+		follow(t, a)
+		time.Sleep(2 * time.Second)
+		p, tokens := dense(prompt(1, 0, 0, 20)), tokensOf(1, 400)
+		for _, next := range []string{source(2), "[]"} {
+			(*sink)(a).Apply(0, []cachestate.BlockEvent{storedTokens(tokens)})
+			b := mustAdmit(t, a, Admission{Prompt: p, QueuedAtProbe: -1, Route: openai.RouteChat, Model: "m"})
+			b.FirstContent()
+			b.Learn(tokens, 0)
+			b.Finish(Outcome{})
+			before := a.Engine()
+			if before.Residency != engine.ResidencyEvents || keysTold(a) == 0 {
+				t.Fatalf("residency by %v, %d keys", before.Residency, keysTold(a))
+			}
+			e.mu.Lock()
+			e.pages["/kv_event_sources"] = next
+			e.mu.Unlock()
+			time.Sleep(describePeriod + 2*time.Second)
+			now := a.Engine()
+			if now.Residency != engine.ResidencyMirror || now.Generation == before.Generation || keysTold(a) != 0 {
+				t.Errorf("residency by %v, the same generation: %v, %d keys",
+					now.Residency, now.Generation == before.Generation, keysTold(a))
+			}
+		}
+		if s := a.eventStats(); s.sources != 0 {
+			t.Errorf("%d sources are followed", s.sources)
+		}
+	})
+}
+
+// TestFaultOfSourcesEnds: what hindered once is not told for ever.
+func TestFaultOfSourcesEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		e.pages["/kv_event_sources"] = `[{"endpoint":"tcp://elsewhere:5557"}]`
+		a := newAgent(t, testConfig(e))
+		follow(t, a)
+		time.Sleep(2 * time.Second)
+		told := func() bool {
+			return slices.ContainsFunc(a.Notes(), func(n string) bool { return strings.Contains(n, "elsewhere") })
+		}
+		if !told() {
+			t.Errorf("notes %q", a.Notes())
+		}
+		e.mu.Lock()
+		e.pages["/kv_event_sources"] = "[]"
+		e.mu.Unlock()
+		time.Sleep(describePeriod + 2*time.Second)
+		if told() {
+			t.Errorf("notes %q after the fault", a.Notes())
+		}
+	})
+}
+
 // TestScaleFollowsWhatIsReported: an engine whose KV events promise more than it finds is believed less.
 func TestScaleFollowsWhatIsReported(t *testing.T) {
 	a := toldAgent(t, nil)
@@ -245,6 +324,31 @@ func TestScaleFollowsWhatIsReported(t *testing.T) {
 	}
 }
 
+// TestCountersJudgeKVEvents: without cached tokens in its answers, an engine's counters say how far its KV events are true.
+// The mirror's bound is not what was wrong.
+func TestCountersJudgeKVEvents(t *testing.T) {
+	for found, want := range map[int]float64{0: 0.25, 370: 1} { // of 396 tokens a prompt: the edge of a window takes some
+		c := newClock()
+		a := toldAgent(t, func(cfg *Config) { cfg.Now, cfg.CapacityTokens = c.Now, 1_000_000 })
+		p, tokens := dense(prompt(1, 0, 0, 20)), tokensOf(1, 400)
+		(*sink)(a).Apply(0, []cachestate.BlockEvent{storedTokens(tokens)})
+		a.blocks.Teach(cachestate.Lesson{Prompt: p, Tokens: tokens})
+		hits := 0.0
+		for range 45 {
+			for range 10 {
+				serve(t, a, c, Admission{Prompt: p, Route: openai.RouteResponses}, 0, openai.Usage{PromptTokens: 400})
+				hits += float64(found)
+			}
+			c.advance(counterPeriod)
+			a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.openBookings())
+		}
+		_, capacity, source := a.belief()
+		if scale := a.Engine().Scale; scale != want || capacity != 1_000_000 || source != engine.EvidenceCounters {
+			t.Errorf("%d found: scale %v, want %v; the mirror may use %d; by %v", found, scale, want, capacity, source)
+		}
+	}
+}
+
 func TestNotesNameWhatIsMissing(t *testing.T) {
 	tests := []struct {
 		name string
@@ -255,6 +359,12 @@ func TestNotesNameWhatIsMissing(t *testing.T) {
 		{"sglang without evidence", func(a *Agent) {
 			a.engine.Kind, a.evidence.silent = engine.KindSGLang, maxSilent
 		}, "--enable-cache-report"},
+		{"vllm with evidence in sum only", func(a *Agent) {
+			a.evidence.silent, a.evidence.source = maxSilent, engine.EvidenceCounters
+		}, "--enable-prompt-tokens-details"},
+		{"trtllm without events", func(a *Agent) { a.engine.Kind, a.admitted = engine.KindTRTLLM, 1 }, "event_buffer_max_size"},
+		{"lost events", func(a *Agent) { a.noteFollowed(1); (*sink)(a).Lost(0, "of a test") }, "of a test"},
+		{"events of a new release", func(a *Agent) { a.noteSkipped(3) }, "3 KV events"},
 		{"vllm without events", func(*Agent) {}, "--kv-events-config"},
 		{"no prefix cache", func(a *Agent) { a.reuses = false }, "by load alone"},
 		{"events on another host", func(a *Agent) { a.noteEventFault("it is on another host") }, "on another host"},

@@ -1,10 +1,14 @@
 package engineagent
 
 import (
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -41,6 +45,41 @@ func TestNewestIterationCounts(t *testing.T) {
 	if _, err := parseIterations([]byte(`# HELP`)); err == nil {
 		t.Error("text is not an error")
 	}
+}
+
+// TestDrainedEngine: KV events that are polled end no connection, so that a restart must be known by other signs.
+func TestDrainedEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeEngine()
+		page := func(running int) string {
+			return fmt.Sprintf("process_start_time_seconds %d\ntrtllm_num_requests_running 0\n", running)
+		}
+		f.pages["/prometheus/metrics"] = page(1)
+		f.pages["/kv_cache_events"] = `[{"event_id":9,"window_size":4096,"data":{"type":"stored","parent_hash":null,"blocks":[` +
+			`{"block_hash":1,"tokens":[{"token_id":1000},{"token_id":1001},{"token_id":1002},{"token_id":1003}]},` +
+			`{"block_hash":2,"tokens":[{"token_id":1004},{"token_id":1005},{"token_id":1006},{"token_id":1007}]}]}}]`
+		c := testConfig(f)
+		c.Kind = engine.KindTRTLLM
+		a := newAgent(t, c)
+		follow(t, a)
+		time.Sleep(500 * time.Millisecond)
+		f.mu.Lock()
+		f.pages["/kv_cache_events"] = "[]"
+		f.mu.Unlock()
+		a.mu.Lock()
+		a.blocks.Teach(cachestate.Lesson{Prompt: dense(prompt(1, 0, 0, 2)), Tokens: tokensOf(1, 8)})
+		a.mu.Unlock()
+		if e := a.Engine(); e.Residency != engine.ResidencyEvents || len(a.Notes()) > 0 || keysTold(a) != 2 {
+			t.Fatalf("residency by %v, notes %q, %d keys", e.Residency, a.Notes(), keysTold(a))
+		}
+		f.mu.Lock()
+		f.pages["/prometheus/metrics"] = page(2)
+		f.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if keysTold(a) != 0 {
+			t.Errorf("%d keys of a process that is gone", keysTold(a))
+		}
+	})
 }
 
 func TestStatisticsOfTensorRTLLMAreLeftToOthersWherePossible(t *testing.T) {

@@ -17,6 +17,7 @@ type Candidate struct {
 	Load       engine.Load
 	Away       bool    // its agent is suspect or silent, but its connection stands: it may be heard again any moment
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
+	Unverified bool    // nothing checks what its digests claim
 	Scale      float64 // share of a claimed overlap that turns out true, above 0 and at most 1
 	Overlap    float64 // canonical bytes of the prompt that it saves: what its digests hold, by tier, times Scale
 	ForOverlap bool    // it is on the short list for its overlap, and not by chance

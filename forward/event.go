@@ -42,6 +42,7 @@ type CandidateInfo struct {
 	Engine        engine.ID `json:"engine"`
 	State         string    `json:"state"`
 	Probed        bool      `json:"probed"`
+	Unverified    bool      `json:"unverified,omitempty"` // nothing checks what its digests claim
 	OverlapTokens int       `json:"overlap_tokens"`
 	QueuedSeconds float64   `json:"queued_s"`
 	NewSeconds    float64   `json:"new_s"`
@@ -53,8 +54,8 @@ func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
 	out := make([]CandidateInfo, len(ranked))
 	for i, c := range ranked {
 		out[i] = CandidateInfo{
-			Engine: c.ID, State: c.State.String(), Probed: c.Probed, OverlapTokens: int(c.OverlapTokens(q)),
-			QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
+			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified,
+			OverlapTokens: int(c.OverlapTokens(q)), QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
 		}
 	}
 	return out

@@ -36,6 +36,7 @@ const maxRefusal = 64 << 10
 // send sends the request with what is asked. An engine that refuses that is sent the request as it came, and the client
 // gets its second answer. Only when that one is good was the field at fault: what a client wrote may be named as well.
 func (l *learner) send(body []byte, do func(body []byte) (*http.Response, error)) (*http.Response, error) {
+	l.b.NoteBody(body)
 	if l.wants && len(l.ask.Fields) == 0 && l.traits.Any(openai.TraitTokenPrompt|openai.TraitChatIDs) {
 		l.body = body
 	}

@@ -77,6 +77,9 @@ func TestRefusedFieldsAreLeftOut(t *testing.T) {
 				if tt.want == 200 && w.Body.String() != roleChunk+chunkOf("one")+doneChunk {
 					t.Errorf("got %q", w.Body)
 				}
+				if !slices.Equal(a.book.bodies, []string{tt.body}) {
+					t.Errorf("the booking saw %q, want the client's body once", a.book.bodies)
+				}
 				if last := tt.engine.seen[len(tt.engine.seen)-1]; tt.asked == 2 && last != tt.body {
 					t.Errorf("asked again with %q", last)
 				}

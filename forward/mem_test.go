@@ -239,6 +239,7 @@ type memBooker struct {
 	wantsPrompt   bool
 	lessons       [][]uint32
 	refusedFields []string
+	bodies        []string // of the bookings
 }
 
 func (b *memBooker) booked() int {
@@ -318,6 +319,12 @@ func (k *memBooking) AskRefused(field string) {
 	k.b.mu.Lock()
 	defer k.b.mu.Unlock()
 	k.b.refusedFields, k.b.ask = append(k.b.refusedFields, field), openai.Ask{}
+}
+
+func (k *memBooking) NoteBody(body []byte) {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	k.b.bodies = append(k.b.bodies, string(body))
 }
 
 func (k *memBooking) WantsPrompt() bool { return k.b.wantsPrompt && !k.learned }

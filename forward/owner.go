@@ -63,6 +63,9 @@ type Booking interface {
 	Ask() openai.Ask
 	// AskRefused tells that the engine refused the request for a field that was added.
 	AskRefused(field string)
+	// NoteBody shows the body of the request, as the client wrote it, before it is sent. It copies what it keeps, and returns
+	// at once.
+	NoteBody(body []byte)
 	// WantsPrompt reports whether the prompt's token ids would teach something.
 	WantsPrompt() bool
 	// Learn takes them, and the CPU time that it took to read them.
@@ -234,6 +237,7 @@ func (noBooking) FirstContent()                 {}
 func (noBooking) Finish(Outcome)                {}
 func (noBooking) Ask() openai.Ask               { return openai.Ask{} }
 func (noBooking) AskRefused(string)             {}
+func (noBooking) NoteBody([]byte)               {}
 func (noBooking) WantsPrompt() bool             { return false }
 func (noBooking) Learn([]uint32, time.Duration) {}
 

@@ -325,7 +325,10 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 
 // candidate returns the engine as a decision sees it, with its load as of now. Overlap is not filled in.
 func (e *engineView) candidate(now time.Time) Candidate {
-	c := Candidate{ID: e.ID, State: e.state(now), Load: e.load, Known: !e.loadAt.IsZero(), Scale: e.OverlapScale(), slots: e.slots}
+	c := Candidate{
+		ID: e.ID, State: e.state(now), Load: e.load, Known: !e.loadAt.IsZero(), Unverified: e.Unverified(), Scale: e.OverlapScale(),
+		slots: e.slots,
+	}
 	c.Load.QueuedSeconds = e.seconds
 	if c.Known {
 		c.Load.QueuedSeconds += max(0, e.load.QueuedSeconds-now.Sub(e.loadAt).Seconds())

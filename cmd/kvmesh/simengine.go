@@ -12,10 +12,10 @@ import (
 type simengineCmd struct {
 	Listen string `help:"Address to serve on." default:"127.0.0.1:8000"`
 
-	Kind           string   `help:"Software to imitate; other is llama.cpp." enum:"vllm,sglang,trtllm,other" default:"vllm"`
+	Kind           string   `help:"Software to imitate: ${enum}; other is llama.cpp." enum:"vllm,sglang,trtllm,other" default:"vllm"`
 	Model          string   `help:"Name of the served model." default:"sim-model"`
 	Alias          []string `help:"Further names of the model."`
-	Template       string   `help:"Chat template." enum:"plain,tools-first,drops-thoughts,tools-in-last-user,dated" default:"plain"`
+	Template       string   `help:"Chat template: ${enum}." enum:"plain,tools-first,drops-thoughts,tools-in-last-user,dated" default:"plain"`
 	AnswerTokens   int      `help:"Mean length of an answer." default:"128"`
 	RetokenizeRate float64  `help:"Share of answers that are read as other tokens in the next turn." default:"0"`
 
@@ -33,7 +33,7 @@ type simengineCmd struct {
 
 	KVEvents         string `name:"kv-events" help:"Address that publishes KV events over ZMQ, tcp://HOST:PORT." placeholder:"ADDR"`
 	KVReplay         string `name:"kv-replay" help:"Address that replays KV events." placeholder:"ADDR"`
-	KVEventsEncoding string `name:"kv-events-encoding" help:"Encoding of KV events." enum:"map,array" default:"map"`
+	KVEventsEncoding string `name:"kv-events-encoding" help:"Encoding of KV events: ${enum}." enum:"map,array" default:"map"`
 	KVReplayTopic    bool   `name:"kv-replay-topic" help:"Send the topic with replayed KV events, as vLLM does from 0.26 on." default:"true" negatable:""`
 	EventBuffer      int    `help:"How many KV events trtllm keeps for polling; 0 is none." default:"0"`
 

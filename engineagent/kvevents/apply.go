@@ -32,6 +32,9 @@ func (f *Follower) apply(m message) {
 		s.Events += uint64(len(events))
 		s.Skipped += uint64(f.batch.Skipped)
 	})
+	if f.batch.Unsure {
+		f.lose("it is not understood which blocks a KV event removes")
+	}
 	f.holding = f.holding || len(events) > 0
 	f.sink.Apply(rank, events)
 }

@@ -15,8 +15,9 @@ type Batch struct {
 	Rank    int     // data-parallel rank, when HasRank
 	HasRank bool
 	Events  []cachestate.BlockEvent
-	Skipped int // events of unknown types, and events that are not as they should be
-	Remote  int // events about blocks that lie elsewhere
+	Skipped int  // events of unknown types, and events that are not as they should be
+	Remote  int  // events about blocks that lie elsewhere
+	Unsure  bool // a removal was skipped: what was held before Events is not known any more
 }
 
 // Decoder reads the messages of vLLM, SGLang and TensorRT-LLM, of every release: events as lists of any length, or as
@@ -37,7 +38,7 @@ var (
 )
 
 // Decode reads one payload. Events of unknown types, and events that are not as they should be, are left out and
-// counted. An error says that the payload as a whole is broken or beyond the bounds; the batch then holds no events.
+// counted; a removal among these leaves those before it out too. An error says that the payload as a whole is broken or beyond the bounds; the batch then holds no events.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	*b = Batch{Events: reuse(b.Events)}
 	d.hashes, d.extras, d.tokens = reuse(d.hashes), reuse(d.extras), reuse(d.tokens)
@@ -102,7 +103,7 @@ func (d *Decoder) batchMap(p []byte, b *Batch) error {
 		}
 		if name, _ := text(key); string(name) == "events" {
 			found = true
-			b.Events, b.Skipped, b.Remote = b.Events[:0], 0, 0
+			b.Events, b.Skipped, b.Remote, b.Unsure = b.Events[:0], 0, 0, false
 			if p, err = d.events(p, b); err != nil {
 				return err
 			}
@@ -190,12 +191,20 @@ func (d *Decoder) one(p []byte, b *Batch) (rest []byte, err error) {
 	if ok && (out.Kind == cachestate.BlocksCleared || len(out.Hashes) > 0) {
 		return rest, nil
 	}
-	if !ok {
-		b.Skipped++
-	} // else it names no block: groups that leave blocks out have such events
 	b.Events = b.Events[:len(b.Events)-1]
 	d.hashes, d.extras, d.tokens = d.hashes[:hashes], d.extras[:extras], d.tokens[:tokens]
+	if !ok {
+		b.skip(e.kind)
+	} // else it names no block: groups that leave blocks out have such events
 	return rest, nil
+}
+
+// skip leaves out an event that is not as it should be. A removal may be of any block of the events before it.
+func (b *Batch) skip(kind cachestate.BlockEventKind) {
+	b.Skipped++
+	if kind == cachestate.BlocksRemoved {
+		b.Unsure, b.Events = true, b.Events[:0]
+	}
 }
 
 // fill makes the neutral form. It returns false for an event that is not as it should be.

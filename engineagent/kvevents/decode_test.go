@@ -67,6 +67,9 @@ func words(b *Batch) string {
 	if b.Skipped > 0 {
 		fmt.Fprintf(&s, " | %d skipped", b.Skipped)
 	}
+	if b.Unsure {
+		s.WriteString(" | unsure")
+	}
 	if b.Remote > 0 {
 		fmt.Fprintf(&s, " | %d remote", b.Remote)
 	}

@@ -96,11 +96,13 @@ func (f *Follower) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	reach := f.connect
 	if f.source.Bind {
-		wg.Go(func() { f.accept(ctx, network, address) })
-	} else {
-		wg.Go(func() { f.connect(ctx, network, address) })
+		reach = f.accept
 	}
+	wg.Go(func() {
+		f.persist(ctx, func(ctx context.Context) error { return reach(ctx, network, address) })
+	})
 	f.loop(ctx)
 	f.setConnected(false)
 	return nil

@@ -175,7 +175,6 @@ func TestOddEventsAreSkippedAlone(t *testing.T) {
 		dict{"block_hashes", listOf(1)},
 		dict{1, 2},
 		listOf("BlockStored"), listOf("BlockStored", listOf(7)), listOf("BlockStored", listOf(7), nil),
-		listOf("BlockRemoved"),
 		dict{"type", "BlockStored", "block_hashes", listOf(7), "block_size", 1},
 		good(1, nil), good(1, 7), good(1, listOf(nil)), good(1, listOf("seven")), good(1, listOf(1.5)), good(1, dict{1, 2}),
 		good(2, "six"), good(2, listOf(6)), good(3, 1), good(3, listOf("one", 2)), good(3, listOf(nil, 2)), good(3, dict{}),
@@ -183,11 +182,36 @@ func TestOddEventsAreSkippedAlone(t *testing.T) {
 		good(3, listOf(listOf(1, 2, 3), 1)), good(3, listOf(listOf(1, "x"), 1)), good(3, listOf(listOf(), 1)),
 		good(3, listOf(listOf(1, listOf(2)))), good(4, -1), good(4, "2"), good(4, 1<<40), good(6, 1), good(6, listOf("GPU")),
 		good(8, listOf()), good(8, listOf(nil, nil)), good(8, 3), good(8, "salt"), good(9, -1), good(9, "0"), good(11, "64"),
-		good(11, -64), listOf("BlockRemoved", listOf(1), 3), listOf("BlockRemoved", listOf(1), nil, "0"),
+		good(11, -64),
 	} {
 		got := decoded(t, encode(listOf(1.0, listOf(event, listOf("BlockRemoved", listOf(1))), 0)))
 		if want := "at 1 rank 0 | removed 1, gpu, group 0 | 1 skipped"; got != want {
 			t.Errorf("%v:\n got  %s\n want %s", event, got, want)
+		}
+	}
+}
+
+// TestRemovalThatIsNotUnderstood: what it removed may be any block that was stored before it, in this batch too.
+func TestRemovalThatIsNotUnderstood(t *testing.T) {
+	stored := func(hash int) any { return listOf("BlockStored", listOf(hash), nil, listOf(1, 2), 2, nil) }
+	for _, removed := range []any{
+		listOf("BlockRemoved"), listOf("BlockRemoved", nil), listOf("BlockRemoved", listOf("seven")),
+		listOf("BlockRemoved", listOf(1), 3), listOf("BlockRemoved", listOf(1), nil, "0"),
+		dict{"type", "BlockRemoved", "hashes", listOf(1)},
+	} {
+		got := decoded(t, encode(listOf(1.0, listOf(stored(7), removed, stored(8)), 0)))
+		want := "at 1 rank 0 | stored 8, tokens 1 2 by 2, gpu, group 0 full | 1 skipped | unsure"
+		if got != want {
+			t.Errorf("%v:\n got  %s\n want %s", removed, got, want)
+		}
+	}
+	for name, event := range map[string]any{
+		"of nothing": listOf("BlockRemoved", listOf()), "elsewhere": dict{"type", "BlockRemoved", "locality", "REMOTE"},
+	} {
+		var d Decoder
+		var b Batch
+		if err := d.Decode(encode(listOf(1.0, listOf(stored(7), event), 0)), &b); err != nil || b.Unsure || len(b.Events) != 1 {
+			t.Errorf("%s: %s, %v", name, words(&b), err)
 		}
 	}
 }

@@ -78,30 +78,31 @@ func (b *inbox) put(ctx context.Context, n note) error {
 // taken makes room after a note was taken out.
 func (b *inbox) taken(n note) { b.bytes.Release(int64(len(n.m.payload))) }
 
-// connect keeps a connection to a publisher that binds, until ctx ends.
-func (f *Follower) connect(ctx context.Context, network, address string) {
+// persist makes attempts until ctx ends, with pauses.
+func (f *Follower) persist(ctx context.Context, attempt func(context.Context) error) {
 	b := f.newBackoff()
 	for ctx.Err() == nil {
 		began := time.Now()
-		conn, err := f.o.Dial(ctx, network, address)
-		if err == nil {
-			err = f.serve(ctx, conn)
-		}
-		b.wait(ctx, began, err)
+		b.wait(ctx, began, attempt(ctx))
 	}
 }
 
-// accept serves the publishers that connect to us, until ctx ends.
-func (f *Follower) accept(ctx context.Context, network, address string) {
-	b := f.newBackoff()
-	for ctx.Err() == nil {
-		began := time.Now()
-		ln, err := f.o.Listen(ctx, network, address)
-		if err == nil {
-			err = f.acceptFrom(ctx, ln)
-		}
-		b.wait(ctx, began, err)
+// connect serves a publisher that binds, until the connection ends.
+func (f *Follower) connect(ctx context.Context, network, address string) error {
+	conn, err := f.o.Dial(ctx, network, address)
+	if err != nil {
+		return err
 	}
+	return f.serve(ctx, conn)
+}
+
+// accept serves the publishers that connect to us, until the listener breaks.
+func (f *Follower) accept(ctx context.Context, network, address string) error {
+	ln, err := f.o.Listen(ctx, network, address)
+	if err != nil {
+		return err
+	}
+	return f.acceptFrom(ctx, ln)
 }
 
 func (f *Follower) acceptFrom(ctx context.Context, ln net.Listener) error {

@@ -73,5 +73,5 @@ type Stats struct {
 	Lost      uint64    // times that what is held was not known any more
 	Restarts  uint64    // times that the process was another, or may have been
 	Broken    uint64    // messages that could not be read
-	Skipped   uint64    // events that were not understood
+	Skipped   uint64    // events that were not understood; those of removals are in Lost too
 }

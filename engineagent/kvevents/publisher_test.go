@@ -339,6 +339,14 @@ func clearedEvent() []byte {
 	return msgp.AppendString(msgp.AppendArrayHeader(nil, 1), "AllBlocksCleared")
 }
 
+func (p *publisher) removeOddly() {
+	p.mu.Lock()
+	clear(p.holds)
+	p.mu.Unlock()
+	removed := msgp.AppendNil(msgp.AppendString(msgp.AppendArrayHeader(nil, 2), "BlockRemoved"))
+	p.publish(delivered, wrapBatch(0, removed))
+}
+
 func (p *publisher) clear(how delivery) {
 	p.mu.Lock()
 	clear(p.holds)

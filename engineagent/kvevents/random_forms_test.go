@@ -153,7 +153,7 @@ func TestRandomBatchesReadAsByTheTwin(t *testing.T) {
 		}
 		events, skipped = events+len(got.Events), skipped+got.Skipped
 	}
-	if events < 10_000 || skipped < 1000 {
+	if events < 5_000 || skipped < 1000 {
 		t.Errorf("only %d events and %d skipped ones were made", events, skipped)
 	}
 }

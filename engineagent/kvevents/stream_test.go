@@ -147,6 +147,7 @@ func (s *stream) run(line string) string {
 	repeat := func(how delivery) {
 		for range max(n, 1) {
 			s.store(how)
+			synctest.Wait() // whether a replay that one brings has the next would be chance
 		}
 	}
 	switch word {
@@ -166,6 +167,8 @@ func (s *stream) run(line string) string {
 		s.clear(delivered)
 	case "clear-idle": // the cache, and say so later
 		s.clear(delayed)
+	case "remove-oddly": // all blocks, in an event that does not tell which
+		s.removeOddly()
 	case "garbage": // a batch that cannot be read
 		s.publish(delivered, []byte("garbage"))
 	case "no-batch": // a message without a number

@@ -16,16 +16,15 @@ import (
 type Drained struct {
 	// Ranks are the ranks of which there is something to say.
 	Ranks []RankEvents
-	// Restarted says that another process gave this answer: nothing holds that was known of any rank. Gap says that
-	// some rank has one.
-	Gap, Restarted bool
-	Skipped        int // events of unknown types, and events that are not as they should be
+	// Restarted says that another process gave this answer: nothing holds that was known of any rank.
+	Restarted bool
+	Skipped   int // events of unknown types, and events that are not as they should be
 }
 
 // RankEvents are the events of one data-parallel rank, in order.
 type RankEvents struct {
 	Rank   int
-	Gap    bool // what was known of the rank before these events does not hold: some were lost
+	Gap    bool // what was known of the rank before these events does not hold: some were lost, or a removal is not understood
 	Events []cachestate.BlockEvent
 }
 
@@ -80,7 +79,8 @@ func (i *IDs) Next(id int64) (gap, restart bool) {
 
 func (i *IDs) restarts(id int64) bool { return i.begun && id < i.next }
 
-// Parse reads one answer. Events of unknown types, and those that are not as they should be, are left out and counted.
+// Parse reads one answer. Events of unknown types, and those that are not as they should be, are left out and counted; a
+// removal among these is a gap.
 func (d *Drainer) Parse(body []byte) (Drained, error) {
 	var out Drained
 	list, err := envelopes(body, &out)
@@ -109,7 +109,7 @@ func (d *Drainer) Parse(body []byte) (Drained, error) {
 	}
 	if regrouped {
 		for rank := range d.ids {
-			out.rank(rank).Gap, out.Gap = true, true
+			out.rank(rank).Gap = true
 		}
 	}
 	slices.SortFunc(out.Ranks, func(a, b RankEvents) int { return cmp.Compare(a.Rank, b.Rank) })
@@ -164,7 +164,6 @@ func (d *Drainer) restarted(list []trtEvent) bool {
 func (d *Drainer) lose(out *Drained, rank int) {
 	r := out.rank(rank)
 	r.Gap, r.Events = true, nil
-	out.Gap = true
 	d.waiting = slices.DeleteFunc(d.waiting, func(w waitingBlock) bool { return w.rank == rank })
 }
 

@@ -21,7 +21,10 @@ func (s tierSet) has(t cachestate.Tier) bool { return s>>t&1 == 1 }
 // event adds what one event says to the answer. It returns false when that is not understood.
 func (d *Drainer) event(out *Drained, e *trtEvent) bool {
 	var data trtData
-	if bytes.Count(e.Data, []byte{','}) > maxCommas || !typed(e.Data, &data) {
+	if data.Type = typeOf(e.Data); bytes.Count(e.Data, []byte{','}) > maxCommas || !data.read(e.Data) {
+		if data.Type == typeRemoved {
+			d.lose(out, e.Rank) // it may be of any block
+		}
 		return false
 	}
 	group, kind, ok := d.groupOf(e.window())
@@ -33,35 +36,39 @@ func (d *Drainer) event(out *Drained, e *trtEvent) bool {
 		form.Window = e.Window
 	}
 	switch data.Type {
-	case "created": // how many blocks there are
+	case typeCreated: // how many blocks there are
 		return true
-	case "stored":
+	case typeStored:
 		form.GroupKind = kind
 		return d.stored(out, e.Rank, form, &data)
-	case "removed":
+	case typeRemoved:
 		d.removed(out, e.Rank, group, data.Hashes)
 		return true
-	case "updated":
+	case typeUpdated:
 		form.GroupKind = kind
 		return d.moved(out, e.Rank, form, &data)
 	}
 	return false
 }
 
-// typed reads data whose type is known. Others may have fields of the same name that mean something else.
-func typed(raw json.RawMessage, data *trtData) bool {
+// typeOf returns the type of an event, "" when it has none.
+func typeOf(raw json.RawMessage) string {
 	var tag struct {
 		Type string `json:"type"`
 	}
-	if json.Unmarshal(raw, &tag) != nil {
-		return false
-	}
-	switch tag.Type {
-	case "created":
-		data.Type = tag.Type
+	_ = json.Unmarshal(raw, &tag)
+	return tag.Type
+}
+
+// read reads data whose type is known. Others may have fields of the same name that mean something else.
+func (d *trtData) read(raw json.RawMessage) bool {
+	switch d.Type {
+	case typeCreated:
 		return true
-	case "stored", "removed", "updated":
-		return json.Unmarshal(raw, data) == nil
+	case typeStored, typeUpdated:
+		return json.Unmarshal(raw, d) == nil
+	case typeRemoved:
+		return json.Unmarshal(raw, d) == nil && d.Hashes != nil
 	}
 	return false
 }

@@ -28,6 +28,14 @@ func (e *trtEvent) window() window {
 	return w
 }
 
+// The types of trtData.
+const (
+	typeCreated = "created"
+	typeStored  = "stored"
+	typeRemoved = "removed"
+	typeUpdated = "updated"
+)
+
 // trtData is what an event says; which fields it has depends on its type.
 type trtData struct {
 	Type   string     `json:"type"`

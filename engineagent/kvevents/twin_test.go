@@ -126,6 +126,9 @@ func twinEvent(n node, b *Batch) {
 		b.Remote++
 	case !known || !good:
 		b.Skipped++
+		if known && out.Kind == cachestate.BlocksRemoved {
+			b.Unsure, b.Events = true, nil
+		}
 	case out.Kind == cachestate.BlocksCleared || len(out.Hashes) > 0:
 		out.ShowsExtras = shows && out.Kind == cachestate.BlocksStored
 		b.Events = append(b.Events, out)

@@ -80,6 +80,9 @@ func (e *Engine) OverlapScale() float64 {
 	return e.Scale
 }
 
+// Unverified reports whether nothing checks what the engine's digests claim.
+func (e *Engine) Unverified() bool { return e.Residency != ResidencyNone && e.Evidence == EvidenceNone }
+
 // Residency is how an owner knows what its engine holds.
 type Residency uint8
 

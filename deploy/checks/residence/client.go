@@ -55,23 +55,14 @@ func newClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
 }
 
-// post sends a body and returns the answer's, which must come with status 200.
+// post sends a body of JSON.
 func (r *rig) post(ctx context.Context, url string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("post %s: %s: %s", url, resp.Status, check.Tail(string(got), 300))
-	}
-	return got, err
+	return r.answer(req)
 }
 
 func (r *rig) get(url string) ([]byte, error) {
@@ -81,6 +72,11 @@ func (r *rig) get(url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.answer(req)
+}
+
+// answer sends a request and returns the answer's body, which must come with status 200.
+func (r *rig) answer(req *http.Request) ([]byte, error) {
 	resp, err := r.client.Do(req)
 	if err != nil {
 		return nil, err
@@ -88,7 +84,7 @@ func (r *rig) get(url string) ([]byte, error) {
 	defer resp.Body.Close()
 	got, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("get %s: %s", url, resp.Status)
+		err = fmt.Errorf("%s %s: %s: %s", req.Method, req.URL, resp.Status, check.Tail(string(got), 300))
 	}
 	return got, err
 }

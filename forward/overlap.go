@@ -6,13 +6,19 @@ import (
 	"github.com/kvmesh/kvmesh/cachestate"
 )
 
-// overlapBuffers keeps the per-slot results of overlap walks: one int32 an engine.
-var overlapBuffers = sync.Pool{New: func() any { return new([len(cachestate.Held{})][]int32) }}
+// overlapBuffer has the results of overlap walks by tier and slot: one int32 an engine.
+type overlapBuffer [len(cachestate.Held{})][]int32
+
+var overlapBuffers = sync.Pool{New: func() any { return new(overlapBuffer) }}
 
 // Overlaps fills in what the digests of all hold of a prompt. It allocates nothing once the mesh stops growing.
 func (v *View) Overlaps(p *cachestate.Prompt, all []Candidate) {
-	buf := overlapBuffers.Get().(*[len(cachestate.Held{})][]int32)
+	buf := overlapBuffers.Get().(*overlapBuffer)
 	defer overlapBuffers.Put(buf)
+	v.overlaps(p, all, buf)
+}
+
+func (v *View) overlaps(p *cachestate.Prompt, all []Candidate, buf *overlapBuffer) {
 	for t := range buf {
 		buf[t] = buf[t][:0]
 		if index := v.index.Tier(cachestate.Tier(t)); index != nil {

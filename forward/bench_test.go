@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -88,7 +90,7 @@ func BenchmarkDecisionPath(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				x := &exchange{g: g, rng: rng}
+				x := &exchange{g: g, rng: rng, r: &http.Request{URL: &url.URL{Path: "/v1/chat/completions"}}}
 				if x.request, err = openai.Parse(openai.RouteChat, body); err != nil {
 					b.Fatal(err)
 				}
@@ -96,9 +98,8 @@ func BenchmarkDecisionPath(b *testing.B) {
 					b.Fatal("model not found")
 				}
 				x.keys()
-				all := x.untried(time.Now())
-				x.overlaps(all)
-				ranked := Rank(x.q, Shortlist(x.q, all, rng), rng)
+				short, _ := x.shortlist(time.Now())
+				ranked := Rank(&x.q, short, rng)
 				if len(ranked) == 0 || len(x.prompt.Keys) < 200 {
 					b.Fatalf("%d candidates, %d keys", len(ranked), len(x.prompt.Keys))
 				}

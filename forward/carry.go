@@ -48,14 +48,16 @@ func (x *exchange) limit() int {
 
 // others reports whether an engine other than id is left to try.
 func (x *exchange) others(id engine.ID) bool {
-	return slices.ContainsFunc(x.untried(time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
+	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
 }
 
-// untried returns the engines of the model that have not failed this request. The load of own engines is read now: the
-// view hears of it only with heartbeats.
-func (x *exchange) untried(now time.Time) []Candidate {
-	all := x.g.View.Candidates(x.request.Model, now)
-	all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
+// untried appends the engines of the model that have not failed this request to all. The load of own engines is read now:
+// the view hears of it only with heartbeats.
+func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
+	all = x.g.View.Candidates(all, x.request.Model, now)
+	if len(x.failed) > 0 {
+		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
+	}
 	for i := range all {
 		if c := &all[i]; c.State == Own {
 			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
@@ -144,53 +146,38 @@ func lackOf(all []Candidate) lack {
 	return why
 }
 
+// candidateBuffers keeps the lists of all engines of a model: a quarter of a megabyte in a mesh of a thousand.
+var candidateBuffers = sync.Pool{New: func() any { return new([]Candidate) }}
+
 // decide looks at the engines of the model and ranks the candidates; where there are none it says why.
 func (x *exchange) decide() (ranked []Candidate, why lack) {
 	start := time.Now()
-	all := x.untried(start)
-	why = lackOf(all)
-	if x.q.Locality {
-		x.overlaps(all)
-	}
-	x.q.Learned = learnedBy(all)
-	short := Shortlist(x.q, all, x.rng)
+	short, why := x.shortlist(start)
 	spent := time.Since(start)
 	x.probe(short)
 	start = time.Now()
-	ranked = Rank(x.q, short, x.rng)
+	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
-	x.event.Candidates = candidateInfos(x.q, ranked)
+	x.event.Candidates = candidateInfos(&x.q, ranked)
 	if len(ranked) > 0 {
-		x.event.Reason = Reason(x.q, ranked)
+		x.event.Reason = Reason(&x.q, ranked)
 	}
 	return ranked, why
 }
 
-// overlapBuffers keeps the per-slot results of overlap walks: one int32 an engine.
-var overlapBuffers = sync.Pool{New: func() any { return new([]int32) }}
-
-func (x *exchange) overlaps(all []Candidate) {
-	buf := overlapBuffers.Get().(*[]int32)
-	defer overlapBuffers.Put(buf)
-	for t := cachestate.TierGPU; t.Valid(); t++ {
-		index := x.g.Index.Tier(t)
-		if index == nil {
-			continue
-		}
-		*buf = index.Overlap(x.prompt.Keys, nil, (*buf)[:0])
-		for i := range all {
-			if slot, ok := index.Slot(all[i].ID); ok && slot < len(*buf) {
-				all[i].held[t] = (*buf)[slot]
-			}
-		}
+// shortlist returns the candidates of a decision, and why there may be none that can be chosen.
+func (x *exchange) shortlist(now time.Time) ([]Candidate, lack) {
+	buf := candidateBuffers.Get().(*[]Candidate)
+	defer candidateBuffers.Put(buf)
+	all := x.untried((*buf)[:0], now)
+	*buf = all
+	if x.q.Locality {
+		x.g.View.Overlaps(&x.prompt, all)
 	}
-	for i := range all {
-		c := &all[i]
-		c.Overlap = cachestate.Weigh(&x.prompt, c.held) * c.Scale
-		if have, ok := x.g.Index.Have(c.ID); ok && c.Overlap > 0 {
-			c.Generation = have.Generation
-		}
-	}
+	x.q.Learned = LearnedBy(all)
+	short := Shortlist(&x.q, all, x.rng)
+	x.g.View.Generations(short)
+	return short, lackOf(all)
 }
 
 // requestPath is the path of a route, in its plain spelling, with the client's query.
@@ -230,9 +217,9 @@ func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error 
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
-	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(x.q))
+	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
 	x.answer.begin(last, x.onAccept(c.ID), x.explain(c))
-	x.g.View.Dispatch(c.ID, c.NewSeconds(x.q))
+	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
 	end, err := x.ask(agent, &k, patience)
 	switch {
@@ -361,7 +348,7 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 	if !x.g.Explain {
 		return nil
 	}
-	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(x.q))), x.event.Reason
+	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(&x.q))), x.event.Reason
 	if len(x.event.Attempts) > 0 {
 		reason = "retry"
 	}

@@ -1,8 +1,8 @@
 package forward
 
 import (
-	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -17,13 +17,20 @@ func candidate(id string, overlap, queued float64, inFlight int) Candidate {
 	}
 }
 
+// ask is a question about a prompt by the rule in use.
+func ask(bytes float64) *Question {
+	return &Question{Rule: DefaultRule(), Strategy: StrategyAuto, Bytes: bytes, Locality: true}
+}
+
+func rngOfTests() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
+
 func with(c Candidate, change func(*Candidate)) Candidate {
 	change(&c)
 	return c
 }
 
 func TestRankChoosesTheLowestScore(t *testing.T) {
-	q := Question{Bytes: 64000, Locality: true} // 16,000 tokens: one second of prefill
+	q := ask(64000) // 16,000 tokens: one second of prefill
 	full := func(c *Candidate) { c.Load.Flags = engine.Full }
 	tests := []struct {
 		name   string
@@ -33,17 +40,17 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 	}{
 		{"the only one", []Candidate{candidate("a/0", 0, 5, 9)}, "a/0", "only"},
 		{"the holder", []Candidate{candidate("a/0", 0, 0, 0), candidate("b/0", 60000, 0, 0)}, "b/0", "prefix"},
-		{"the holder while its queue costs less than thrice the prefill it saves", []Candidate{
-			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 2.9, 0),
+		{"the holder while its queue costs less than twice the prefill it saves", []Candidate{
+			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 1.9, 0),
 		}, "b/0", "prefix"},
 		{"another when the holder's queue costs more", []Candidate{
-			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 3.1, 0),
+			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 2.1, 0),
 		}, "a/0", "load"},
 		{"the one with fewer in flight when nothing is held", []Candidate{
 			candidate("a/0", 0, 0, 3), candidate("b/0", 0, 0, 2),
 		}, "b/0", "cold"},
-		{"a shared prefix is not worth sixty requests more in flight", []Candidate{
-			candidate("a/0", 64000, 0, 61), candidate("b/0", 0, 0, 0),
+		{"a shared prefix is not worth forty requests more in flight", []Candidate{
+			candidate("a/0", 64000, 0, 41), candidate("b/0", 0, 0, 0),
 		}, "b/0", "load"},
 		{"never a full one", []Candidate{
 			with(candidate("a/0", 64000, 0, 0), full), candidate("b/0", 0, 9, 50),
@@ -71,7 +78,7 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 }
 
 func TestEqualScoresAreSpread(t *testing.T) {
-	q := Question{Bytes: 4000, Locality: true}
+	q := ask(4000)
 	counts := map[engine.ID]int{}
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 4000 {
@@ -86,7 +93,7 @@ func TestEqualScoresAreSpread(t *testing.T) {
 }
 
 func TestScoresThatHardlyDifferAreEqual(t *testing.T) {
-	q := Question{Bytes: 64000, Locality: true}
+	q := ask(64000)
 	rng := rand.New(rand.NewPCG(7, 8))
 	counts := map[engine.ID]int{}
 	for range 1000 {
@@ -100,7 +107,7 @@ func TestScoresThatHardlyDifferAreEqual(t *testing.T) {
 }
 
 func TestShortlistHasHoldersChanceAndOwn(t *testing.T) {
-	q := Question{Bytes: 40000, Locality: true}
+	q := ask(40000)
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 200 {
 		var all []Candidate
@@ -127,17 +134,21 @@ func TestShortlistHasHoldersChanceAndOwn(t *testing.T) {
 }
 
 func TestProbeSetHasOneChosenByChance(t *testing.T) {
-	q := Question{Bytes: 40000, Locality: true}
+	q := ask(40000)
+	holder := func(c *Candidate) { c.ForOverlap = true }
 	short := []Candidate{
-		candidate("a/0", 40000, 0, 0), candidate("b/0", 40000, 0, 0), candidate("c/0", 40000, 0, 0),
-		candidate("d/0", 0, 0, 0), candidate("e/0", 0, 1, 0),
+		with(candidate("a/0", 40000, 0, 0), holder), with(candidate("b/0", 40000, 0, 0), holder), with(candidate("c/0", 40000, 0, 0), holder),
+		candidate("d/0", 39000, 2, 0), candidate("e/0", 0, 1, 0),
 	}
-	set := ProbeSet(q, short)
-	if len(set) != 3 || set[2] != 3 {
-		t.Errorf("got %v, want two holders and the better of the others", set)
+	if set := ProbeSet(q, short); !slices.Equal(set, []int{0, 1, 3}) {
+		t.Errorf("got %v, want two holders and the better of those drawn by chance, whatever it holds", set)
 	}
-	if set := ProbeSet(q, short[:3]); len(set) != 3 {
+	if set := ProbeSet(q, short[:3]); !slices.Equal(set, []int{0, 1, 2}) {
 		t.Errorf("got %v, want all holders when there is no other", set)
+	}
+	short[2].ForOverlap = false
+	if set := ProbeSet(q, short); !slices.Equal(set, []int{0, 1, 2}) {
+		t.Errorf("got %v, want the best three when one of them was drawn by chance", set)
 	}
 }
 
@@ -155,8 +166,13 @@ func drawCandidates(t *rapid.T) []Candidate {
 			Load: engine.Load{
 				QueuedSeconds: rapid.Float64Range(0, 20).Draw(t, "queued"),
 				InFlight:      rapid.IntRange(0, 200).Draw(t, "in flight"),
-				PrefillRate:   rapid.Float64Range(0, 1e5).Draw(t, "rate"),
-				BytesPerToken: rapid.Float64Range(0, 8).Draw(t, "bytes per token"),
+				PrefillRate:   float64(rapid.IntRange(0, 1e5).Draw(t, "rate")),
+				PrefillFixed:  rapid.Float64Range(0, 0.1).Draw(t, "fixed"),
+				PrefillBend:   rapid.Float64Range(0, 1e-8).Draw(t, "bend"),
+				RequestCost:   rapid.Float64Range(0, 0.2).Draw(t, "cost"),
+				AcceptRate:    rapid.Float64Range(0, 50).Draw(t, "accepts"),
+				BusyShare:     rapid.Float64Range(0, 1).Draw(t, "busy"),
+				BytesPerToken: float64(rapid.IntRange(0, 8000).Draw(t, "bytes per token")) / 1000,
 				Flags:         engine.Flags(rapid.IntRange(0, 7).Draw(t, "flags")) & engine.Flags(rapid.IntRange(0, 7).Draw(t, "mask")),
 			},
 		}
@@ -164,10 +180,19 @@ func drawCandidates(t *rapid.T) []Candidate {
 	return all
 }
 
+// drawQuestion makes a question of any kind.
+func drawQuestion(t *rapid.T) *Question {
+	q := ask(40000)
+	q.Locality = rapid.Bool().Draw(t, "locality")
+	q.Pin = Pin(rapid.Uint64Range(0, 3).Draw(t, "pin"))
+	q.Rule.LocalityWeight = rapid.Float64Range(0.1, 3).Draw(t, "locality weight")
+	return q
+}
+
 func TestNoIneligibleEngineIsEverChosen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := drawCandidates(t)
-		q := Question{Bytes: 40000, Locality: rapid.Bool().Draw(t, "locality")}
+		q := drawQuestion(t)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		for _, c := range Rank(q, Shortlist(q, all, rng), rng) {
 			if c.State == Unreachable || !c.Load.Usable() || (c.State == Suspect && !c.Probed) {
@@ -177,28 +202,143 @@ func TestNoIneligibleEngineIsEverChosen(t *testing.T) {
 	})
 }
 
-func TestOrderOfInputDoesNotMatterToTheBest(t *testing.T) {
+func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		short := drawCandidates(t)
-		q := Question{Bytes: 40000, Locality: true}
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-		first := Rank(q, short, rng)
-		rng.Shuffle(len(short), func(i, j int) { short[i], short[j] = short[j], short[i] })
-		second := Rank(q, short, rng)
-		if len(first) != len(second) || (len(first) > 0 && math.Abs(first[0].Score-second[0].Score) > tie) {
-			t.Fatalf("got %v, after shuffling %v", first, second)
+		q := drawQuestion(t)
+		all := drawCandidates(t)
+		q.Learned = LearnedBy(all)
+		seed := rapid.Uint64().Draw(t, "seed")
+		decide := func(all []Candidate) []Candidate {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			short := Shortlist(q, slices.Clone(all), rng)
+			for _, i := range ProbeSet(q, short) {
+				short[i].Asked = true
+			}
+			return Rank(q, short, rng)
+		}
+		first := decide(all)
+		second := decide(rapid.Permutation(all).Draw(t, "permuted"))
+		if !slices.Equal(first, second) {
+			t.Fatalf("got %v, in another order %v", first, second)
 		}
 	})
 }
 
 func TestMoreOverlapNeverMakesAnEngineWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := drawCandidates(t)[0]
-		q := Question{Bytes: 40000, Locality: true}
-		more := c
-		more.Overlap += float64(rapid.IntRange(0, 40000).Draw(t, "more"))
-		if more.score(q) > c.score(q) {
-			t.Fatalf("score rose from %v to %v with overlap from %v to %v", c.score(q), more.score(q), c.Overlap, more.Overlap)
+		q := drawQuestion(t)
+		short := drawCandidates(t)
+		q.Learned = LearnedBy(short)
+		q.Pin, q.Rule.Tie = 0, 0
+		place := func() (int, float64) {
+			ranked := Rank(q, short, rand.New(rand.NewPCG(0, 0)))
+			i := slices.IndexFunc(ranked, func(c Candidate) bool { return c.ID == short[0].ID })
+			if i < 0 {
+				return i, 0
+			}
+			return i, ranked[i].Score
+		}
+		before, was := place()
+		short[0].Overlap += float64(rapid.IntRange(0, 40000).Draw(t, "more"))
+		after, is := place()
+		if after > before || is > was {
+			t.Fatalf("place %d with score %v, with more overlap place %d with %v", before, was, after, is)
 		}
 	})
+}
+
+// plainHolders is who may be taken for overlap, from the words of the rule: the holders of the n largest overlaps, of
+// those with at least half of the best and above the median where there are more than two.
+func plainHolders(all []Candidate, n int) (least float64, count int) {
+	var overlaps []float64
+	for _, c := range all {
+		if c.Eligible() {
+			overlaps = append(overlaps, c.Overlap)
+		}
+	}
+	slices.Sort(overlaps)
+	for i, o := range slices.Backward(overlaps) {
+		median := overlaps[(len(overlaps)-1)/2]
+		if len(overlaps)-i > n || o == 0 || o < overlaps[len(overlaps)-1]/2 || o <= median && len(overlaps) > 2 {
+			break
+		}
+		least, count = o, count+1
+	}
+	return least, count
+}
+
+func TestShortlistTakesTheRightHolders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q := ask(40000)
+		q.Rule.ByOverlap, q.Rule.ByChance = rapid.IntRange(0, 5).Draw(t, "by overlap"), rapid.IntRange(0, 6).Draw(t, "by chance")
+		all := drawCandidates(t)
+		for i := range all {
+			all[i].Overlap = 1000 * float64(rapid.IntRange(0, 4).Draw(t, "overlap")) // many are equal
+		}
+		least, holders := plainHolders(all, q.Rule.ByOverlap)
+		short := Shortlist(q, all, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)))
+		ids, eligible, own := map[engine.ID]bool{}, 0, 0
+		for _, c := range all {
+			if c.Eligible() {
+				eligible++
+				own += int(flag(c.State == Own))
+			}
+		}
+		for _, c := range short {
+			ids[c.ID] = true
+			own -= int(flag(c.State == Own))
+			if c.ForOverlap {
+				holders--
+				if c.Overlap < least {
+					t.Fatalf("%s is there for an overlap of %v, the least that counts is %v", c.ID, c.Overlap, least)
+				}
+			}
+		}
+		chance := min(q.Rule.ByChance, eligible)
+		if len(ids) != len(short) || holders != 0 || own != 0 || len(short) < chance {
+			t.Fatalf("short list %v of %v: %d holders and %d own too few", short, all, holders, own)
+		}
+	})
+}
+
+func TestEveryEngineIsDrawnEquallyOften(t *testing.T) {
+	q := ask(40000)
+	rng := rand.New(rand.NewPCG(10, 10))
+	counts := map[engine.ID]int{}
+	for range 10000 {
+		for _, c := range Shortlist(q, idle(40), rng) {
+			counts[c.ID]++
+		}
+	}
+	for _, c := range idle(40) {
+		if n := counts[c.ID]; n < 850 || n > 1150 {
+			t.Errorf("%s was drawn %d times of 10000, want about 1000", c.ID, n)
+		}
+	}
+}
+
+func TestEqualHoldersAreTakenInTurns(t *testing.T) {
+	q := ask(40000)
+	rng := rand.New(rand.NewPCG(9, 9))
+	counts := map[engine.ID]int{}
+	for range 5000 {
+		all := []Candidate{
+			candidate("a/0", 40000, 0, 0), candidate("b/0", 30000, 0, 0), candidate("c/0", 30000, 0, 0), candidate("d/0", 30000, 0, 0),
+			candidate("e/0", 30000, 0, 0), candidate("f/0", 0, 0, 0), candidate("g/0", 0, 0, 0), candidate("h/0", 0, 0, 0),
+			candidate("i/0", 0, 0, 0), candidate("j/0", 0, 0, 0), candidate("k/0", 0, 0, 0),
+		}
+		for _, c := range Shortlist(q, all, rng) {
+			if c.ForOverlap {
+				counts[c.ID]++
+			}
+		}
+	}
+	for _, id := range []engine.ID{"b/0", "c/0", "d/0", "e/0"} {
+		if n := counts[id]; n < 2300 || n > 2700 {
+			t.Errorf("%s was taken %d times of 5000, want about half", id, n)
+		}
+	}
+	if counts["a/0"] != 5000 {
+		t.Errorf("the best holder was taken %d times of 5000", counts["a/0"])
+	}
 }

@@ -7,6 +7,6 @@
 // the agent tells it what it hears. The package knows neither the mesh nor the engine agents; Peers and Booker are what
 // it needs of them.
 //
-// Locks: those of View, answer, waitRoom and Recorder are leaves, except that View calls cachestate.Index under its own.
+// Locks: those of View, answer, waitRoom, classes and Recorder are leaves, except that View calls cachestate.Index under its own.
 // DESIGN.md has the hop's wire format and the failure cases.
 package forward

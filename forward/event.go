@@ -14,6 +14,7 @@ type Event struct {
 	ID            string          `json:"id"`
 	Model         string          `json:"model"`
 	Route         string          `json:"route"`
+	Class         string          `json:"class,omitempty"`
 	Outcome       string          `json:"outcome"` // ok, bad_request, canceled, or why it failed
 	Status        int             `json:"status"`
 	Engine        engine.ID       `json:"engine,omitempty"`
@@ -49,7 +50,7 @@ type CandidateInfo struct {
 	Score         float64   `json:"score_s"`
 }
 
-func candidateInfos(q Question, ranked []Candidate) []CandidateInfo {
+func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
 	out := make([]CandidateInfo, len(ranked))
 	for i, c := range ranked {
 		out[i] = CandidateInfo{

@@ -25,7 +25,7 @@ func TestCandidatesShowWhetherTheyAreVerified(t *testing.T) {
 		e := described("b/0", 1)
 		e.Residency, e.Evidence = tt.residency, tt.evidence
 		v.Announce("b", []engine.Engine{e}, now)
-		infos := candidateInfos(Question{}, v.Candidates("m", now))
+		infos := candidateInfos(&Question{}, v.Candidates(nil, "m", now))
 		text, err := json.Marshal(infos)
 		if err != nil || len(infos) != 1 || strings.Contains(string(text), `"unverified":true`) != tt.want {
 			t.Errorf("%v by %v: %s, %v; want unverified %v", tt.residency, tt.evidence, text, err, tt.want)

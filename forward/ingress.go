@@ -37,6 +37,7 @@ type Config struct {
 	QueueTimeout time.Duration // how long each of them is held
 	Timeout      time.Duration // of a whole request
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
+	Policy       Policy        // how which kind of traffic is routed
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -69,7 +70,7 @@ func (c *Config) Validate() error {
 	check(c.QueueLimit >= 0, "QueueLimit (%d) must not be negative", c.QueueLimit)
 	check(c.QueueTimeout > 0, "QueueTimeout (%v) must be above 0", c.QueueTimeout)
 	check(c.Timeout > 0, "Timeout (%v) must be above 0", c.Timeout)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Policy.Validate())...)
 }
 
 // maxHeaderBytes bounds the header of a client's request. The server in front must allow somewhat more, so that the
@@ -84,6 +85,7 @@ type Ingress struct {
 
 	room    *waitRoom
 	metrics *metrics
+	classes classes
 	bodies  *budget
 	active  atomic.Int64 // requests
 	warned  atomic.Int64 // when a failed request was last warned of; Unix time in ns
@@ -113,6 +115,7 @@ func New(c Config) (*Ingress, error) {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g.classes.byName = map[string]*reuse{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
@@ -294,10 +297,18 @@ func (x *exchange) keys() {
 	} else {
 		x.prompt.Bytes = int64(len(x.request.Body))
 	}
-	x.q = Question{Bytes: float64(x.prompt.Bytes)}
-	x.q.Locality = len(x.prompt.Keys) > 0 && x.q.Bytes >= localityMinimum*engine.DefaultBytesPerToken
+	x.classify()
 	x.batch, x.media = x.request.Prompts > 1, x.request.Media
 	x.event.PromptBytes, x.event.Keys = x.prompt.Bytes, len(x.prompt.Keys)
+}
+
+// classify finds the class of the request, and what is asked of its decisions.
+func (x *exchange) classify() {
+	class := x.g.Policy.Of(&Traffic{
+		Header: x.r.Header, Model: x.request.Model, Canonical: x.model, Path: x.r.URL.Path, Bytes: float64(x.prompt.Bytes),
+	})
+	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.request.SessionID))
+	x.event.Class = class.Name
 }
 
 // refuse answers a request that no engine is to see.
@@ -354,6 +365,7 @@ func (x *exchange) observe() {
 		}
 	}
 	x.g.metrics.observe(e)
+	x.g.classes.note(e)
 	x.g.log(e)
 	if x.g.Record != nil {
 		x.g.Record(*e)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
 func mesh2(t *testing.T, test func(t *testing.T, m *memMesh, a, b *memAgent)) {
@@ -447,4 +449,92 @@ func TestAbortedRequestsLeaveNothingBehind(t *testing.T) {
 			<-done
 		}
 	})
+}
+
+func TestClassOfASessionSendsItToOneEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemMesh(t, "a", "b", "c", "d")
+		for _, a := range m.agents {
+			a.Policy = Policy{Classes: []Class{{Name: "chat", Strategy: StrategySession, Match: Match{Header: map[string]string{"x-team": "chat"}}}}}
+		}
+		engines := map[engine.ID]bool{}
+		for i := range 20 {
+			a := m.agents[string(rune('a'+i%4))]
+			a.post(t.Context(), chatBody, func(r *http.Request) {
+				r.Header.Set("X-Team", "chat")
+				r.Header.Set("X-Session-Id", "s1")
+			})
+			e := a.last()
+			engines[e.Engine] = true
+			if e.Class != "chat" || e.Reason != "hash" {
+				t.Fatalf("got class %q, reason %q", e.Class, e.Reason)
+			}
+		}
+		if len(engines) != 1 {
+			t.Errorf("one session went to %v", engines)
+		}
+		a := m.agents["a"]
+		if a.post(t.Context(), chatBody); a.last().Class != DefaultClass || a.last().Reason == "hash" {
+			t.Errorf("another request: got %+v", a.last())
+		}
+		synctest.Wait()
+		m.idle()
+		chat := a.Classes()[0]
+		if chat.Name != "chat" || chat.Strategy != StrategySession || chat.Requests != 5 || math.Abs(chat.Reuse-0.3) > 1e-9 || chat.NoReuse {
+			t.Errorf("got %+v of the class, want 5 requests with 3 of 10 tokens cached", chat)
+		}
+	})
+}
+
+func TestOverlapCountsUnlessTheClassIgnoresIt(t *testing.T) {
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("what is held. ", 2000) + `"}]}`
+	mesh2(t, func(t *testing.T, _ *memMesh, a, _ *memAgent) {
+		p := keysOf(t, openai.RouteChat, body)
+		held := digestOf("b/0", 1, p.Keys...)
+		a.Index.Apply(&held)
+		a.post(t.Context(), body)
+		if e := a.last(); e.Engine != "b/0" || e.Reason != "prefix" || e.OverlapTokens == 0 {
+			t.Errorf("auto: got %s because of %s, %d tokens", e.Engine, e.Reason, e.OverlapTokens)
+		}
+		a.Policy.Classes = []Class{{Name: "batch", Strategy: StrategyLoad}}
+		a.post(t.Context(), body)
+		if e := a.last(); e.Reason != "load" || e.OverlapTokens != 0 || len(e.Candidates) != 2 || e.Candidates[1].OverlapTokens != 0 {
+			t.Errorf("load: got %+v", e)
+		}
+	})
+}
+
+func TestDecisionUsesWhatTheEnginesLearned(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.View.SetLoad("b/0", engine.Load{Seq: 1 << 20, PrefillRate: 8000, BytesPerToken: 4}, time.Now())
+		x := &exchange{g: a.Ingress, rng: rngOfTests(), request: &openai.Request{Model: "m"}, q: *ask(40000)}
+		if x.shortlist(time.Now()); x.q.Learned.PrefillRate != 12000 {
+			t.Errorf("got %+v, want the mean of 8,000 and 16,000 tokens/s", x.q.Learned)
+		}
+	})
+}
+
+func TestClassWithoutReuseIsShownAsSuch(t *testing.T) {
+	var c reuse
+	if s := c.status(&Class{}); s.Reuse >= 0 || s.Strategy != StrategyAuto {
+		t.Errorf("before any request: %+v", s)
+	}
+	zero, some := 0, 50
+	for i := range reuseSample {
+		if s := c.status(&Class{}); s.NoReuse {
+			t.Fatalf("after %d requests: %+v", i, s)
+		}
+		c.note(&Event{PromptTokens: 100, CachedTokens: &zero})
+	}
+	if s := c.status(&Class{}); !s.NoReuse || s.Reuse != 0 {
+		t.Errorf("got %+v", s)
+	}
+	c.note(&Event{PromptTokens: 100}) // tells nothing
+	c.note(&Event{PromptTokens: 100, CachedTokens: &some})
+	for range 10 {
+		c.note(&Event{PromptTokens: 100, CachedTokens: &some})
+	}
+	if s := c.status(&Class{}); s.NoReuse || s.Requests != reuseSample+12 || s.Reuse < 0.05 {
+		t.Errorf("got %+v after some reuse", s)
+	}
 }

@@ -19,8 +19,8 @@ type metrics struct {
 	ttft      *prometheus.HistogramVec
 	decision  prometheus.Histogram
 	overlap   prometheus.Histogram
-	promptTok prometheus.Counter
-	cachedTok prometheus.Counter
+	promptTok *prometheus.CounterVec
+	cachedTok *prometheus.CounterVec
 	inFlight  prometheus.Gauge
 
 	mu     sync.Mutex
@@ -50,8 +50,8 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
-		decisions: counter("decisions_total", "Decisions by reason: prefix, load, cold, short, only. "+
-			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "reason"),
+		decisions: counter("decisions_total", "Decisions by class of the policy and reason: prefix, load, cold, short, hash, only. "+
+			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "class", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
 		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
 			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
@@ -59,14 +59,9 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 			"Worry above a millisecond.", prometheus.ExponentialBuckets(0.00001, 2, 14))),
 		overlap: f.NewHistogram(histogram("overlap_tokens", "Estimated overlap with the chosen engine.",
 			prometheus.ExponentialBuckets(64, 2, 13))),
-		promptTok: f.NewCounter(prometheus.CounterOpts{
-			Namespace: ns, Subsystem: sub, Name: "prompt_tokens_total",
-			Help: "Prompt tokens of requests whose engine reported cached tokens.",
-		}),
-		cachedTok: f.NewCounter(prometheus.CounterOpts{
-			Namespace: ns, Subsystem: sub, Name: "cached_tokens_total",
-			Help: "Prompt tokens served from cache, as engines report. Its share of prompt_tokens_total is the hit rate.",
-		}),
+		promptTok: counter("prompt_tokens_total", "Prompt tokens of requests whose engine reported cached tokens, by class of the policy.", "class"),
+		cachedTok: counter("cached_tokens_total", "Prompt tokens served from cache, as engines report, by class of the policy. "+
+			"Its share of prompt_tokens_total is the hit rate. Worry when it falls to nearly nothing: the class's prompts share no beginning.", "class"),
 		inFlight: f.NewGauge(gauge("in_flight_requests", "Requests taken in by this agent and not ended yet.")),
 	}
 }
@@ -98,12 +93,12 @@ func (m *metrics) observe(e *Event) {
 		m.ttft.WithLabelValues(model).Observe(e.TTFT.Seconds())
 	}
 	if e.Engine != "" && e.PromptBytes > 0 {
-		m.decisions.WithLabelValues(e.Reason).Inc()
+		m.decisions.WithLabelValues(e.Class, e.Reason).Inc()
 		m.decision.Observe(e.Decision.Seconds())
 		m.overlap.Observe(float64(e.OverlapTokens))
 	}
 	if e.CachedTokens != nil {
-		m.promptTok.Add(float64(e.PromptTokens))
-		m.cachedTok.Add(float64(*e.CachedTokens))
+		m.promptTok.WithLabelValues(e.Class).Add(float64(e.PromptTokens))
+		m.cachedTok.WithLabelValues(e.Class).Add(float64(*e.CachedTokens))
 	}
 }

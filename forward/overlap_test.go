@@ -60,9 +60,10 @@ func TestOverlapIsWeighedByTierAndScaled(t *testing.T) {
 		v.Announce("b", []engine.Engine{e}, now)
 		v.Announce("c", []engine.Engine{described("c/0", 9)}, now) // has no digest
 		holds(index, "b/0", 7, tt.held)
-		x := &exchange{g: &Ingress{Config: Config{View: v, Index: index}}, prompt: tieredPrompt()}
-		all := v.Candidates("m", now)
-		x.overlaps(all)
+		all := v.Candidates(nil, "m", now)
+		p := tieredPrompt()
+		v.Overlaps(&p, all)
+		v.Generations(all)
 		for _, c := range all {
 			want, gen := tt.want, engine.Generation(7)
 			if c.ID == "c/0" || want == 0 {
@@ -76,7 +77,8 @@ func TestOverlapIsWeighedByTierAndScaled(t *testing.T) {
 }
 
 func TestScaledOverlapLeavesMoreToCompute(t *testing.T) {
-	q := Question{Bytes: 64000, Locality: true, Learned: Learned{BytesPerToken: 4}}
+	q := ask(64000)
+	q.Learned.BytesPerToken = 4
 	c := candidate("a/0", 64000, 0, 0)
 	trusted := c.NewSeconds(q)
 	c.Overlap *= 0.25
@@ -89,9 +91,9 @@ func TestTiersThatNobodyUsesCostNothing(t *testing.T) {
 	v, index, now := testView(t)
 	v.Announce("b", []engine.Engine{described("b/0", 7)}, now)
 	holds(index, "b/0", 7, cachestate.Held{5})
-	x := &exchange{g: &Ingress{Config: Config{View: v, Index: index}}, prompt: tieredPrompt()}
-	all := v.Candidates("m", now)
-	if n := testing.AllocsPerRun(100, func() { x.overlaps(all) }); n > 0 {
+	p, all := tieredPrompt(), v.Candidates(nil, "m", now)
+	var buf overlapBuffer // not from the pool, which forgets some under the race detector
+	if n := testing.AllocsPerRun(100, func() { v.overlaps(&p, all, &buf) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 	for _, tier := range []cachestate.Tier{cachestate.TierCPU, cachestate.TierDisk} {

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -87,6 +89,12 @@ type LocalEngine struct {
 	URL    *url.URL // scheme, host and a path prefix
 	APIKey string   // sent instead of what the client sent
 	Booker Booker
+
+	// Rank is the data-parallel rank of the server that is this engine, nil when the engine is the whole server.
+	Rank *int
+	// Kind returns the software that the engine runs, as far as it is known: ranks are addressed in different ways. It may
+	// be nil where Rank is.
+	Kind func() engine.Kind
 }
 
 // Owner serves requests on the engines of this agent, for its own ingress and for peers. It is safe for concurrent use.
@@ -262,15 +270,34 @@ func engineURL(base *url.URL, c *call) (string, bool) {
 	return u.String(), true
 }
 
+// rankHeader addresses a data-parallel rank of vLLM.
+const rankHeader = "X-Data-Parallel-Rank"
+
+// rankRoutes are those on which SGLang reads a rank from the body.
+var rankRoutes = []openai.Route{openai.RouteChat, openai.RouteCompletions}
+
+// address makes a request one for the engine's rank.
+func (e *LocalEngine) address(h http.Header, c *call, body []byte) []byte {
+	switch {
+	case e.Rank == nil:
+	case e.Kind() != engine.KindSGLang:
+		h.Set(rankHeader, strconv.Itoa(*e.Rank))
+	case slices.Contains(rankRoutes, c.route()):
+		return openai.ForRank(body, *e.Rank)
+	}
+	return body
+}
+
 // ask sends the request to the engine. A kept connection that the engine has closed meanwhile is replaced once: the nil
 // Idempotency-Key lets the transport send a POST again when no byte of an answer came, and is not itself sent. What must
 // not be done twice is not sent again.
 func (o *Owner) ask(ctx context.Context, e LocalEngine, target string, c *call, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, c.Method, target, bytes.NewReader(body))
+	header := engineHeader(c.Header)
+	req, err := http.NewRequestWithContext(ctx, c.Method, target, bytes.NewReader(e.address(header, c, body)))
 	if err != nil {
 		return nil, err
 	}
-	req.Header = engineHeader(c.Header)
+	req.Header = header
 	if c.Method != http.MethodGet && !c.Once {
 		req.Header["Idempotency-Key"] = nil
 	}

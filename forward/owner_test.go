@@ -47,6 +47,51 @@ func TestOwnerGivesPeersOnlyWhatClientsMayUse(t *testing.T) {
 	})
 }
 
+func TestRequestsAreAddressedToTheEnginesRank(t *testing.T) {
+	rank := 3
+	for _, tt := range []struct {
+		kind         engine.Kind
+		path         string
+		header, body string
+	}{
+		{engine.KindVLLM, "/v1/chat/completions", "3", chatBody},
+		{engine.KindVLLM, "/v1/responses", "3", chatBody},
+		{engine.KindSGLang, "/v1/chat/completions", "", `{"routed_dp_rank":3,` + chatBody[1:]},
+		{engine.KindSGLang, "/v1/responses", "", chatBody}, // there is no such field there
+		{"", "/v1/chat/completions", "3", chatBody},        // not known yet
+	} {
+		local := LocalEngine{Rank: &rank, Kind: func() engine.Kind { return tt.kind }}
+		h := http.Header{}
+		body := local.address(h, &call{Method: http.MethodPost, Path: tt.path + "?x=1"}, []byte(chatBody))
+		if string(body) != tt.body || h.Get("X-data-parallel-rank") != tt.header {
+			t.Errorf("%s of %s: got %v and %s", tt.path, tt.kind, h, body)
+		}
+	}
+	h := http.Header{}
+	if body := new(LocalEngine).address(h, &call{}, []byte(chatBody)); string(body) != chatBody || len(h) > 0 {
+		t.Errorf("an engine without rank: got %v and %s", h, body)
+	}
+}
+
+func TestEngineGetsTheRankThatItsAgentSays(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		rank := 0
+		local := b.Owner.engines["0"]
+		local.Rank, local.Kind = &rank, func() engine.Kind { return engine.KindVLLM }
+		b.Owner.engines["0"] = local
+		a.book.refuse = "draining"
+		var got http.Header
+		b.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			got = r.Header.Clone()
+			echoEngine{"b"}.ServeHTTP(w, r)
+		})
+		a.post(t.Context(), chatBody, func(r *http.Request) { r.Header.Set("X-Data-Parallel-Rank", "1") })
+		if ranks := got.Values("X-Data-Parallel-Rank"); len(ranks) != 1 || ranks[0] != "0" {
+			t.Errorf("the engine got the ranks %q, want its own", ranks)
+		}
+	})
+}
+
 type discardWriter struct{ header http.Header }
 
 func (w discardWriter) Header() http.Header         { return w.header }

@@ -40,16 +40,16 @@ func (x *exchange) toProbe(short []Candidate) map[string]bool {
 			agents[c.ID.Agent()] = true
 		}
 	}
-	if x.q.Bytes < localityMinimum*engine.DefaultBytesPerToken || len(short) < 2 {
+	if x.q.Bytes < float64(x.q.Rule.MinPromptTokens)*engine.DefaultBytesPerToken || len(short) < 2 {
 		return agents
 	}
-	for _, i := range ProbeSet(x.q, short) {
+	for _, i := range ProbeSet(&x.q, short) {
 		c := &short[i]
 		c.Asked = true
 		switch {
 		case c.State == Own:
 			c.Probed = true
-		case c.State == Fresh && x.g.Peers.RTT(c.ID.Agent()).Seconds() > c.WholeSeconds(x.q):
+		case c.State == Fresh && x.g.Peers.RTT(c.ID.Agent()).Seconds() > c.WholeSeconds(&x.q):
 			// The round trip costs more than any choice can save.
 		default:
 			agents[c.ID.Agent()] = true

@@ -49,6 +49,7 @@ type View struct {
 	mu      sync.RWMutex
 	agents  map[string]*agentView
 	engines map[engine.ID]*engineView
+	named   naming
 	changed chan struct{} // closed and replaced when an engine may have become usable
 }
 
@@ -64,6 +65,9 @@ type agentView struct {
 
 type engineView struct {
 	engine.Engine
+	agent   *agentView
+	own     bool
+	slots   cachestate.Held // in the indexes of the tiers, or -1; as of named.rosters
 	load    engine.Load
 	loadAt  time.Time // zero when no load was heard yet
 	seconds float64   // prefill dispatched by this agent since the last news
@@ -92,11 +96,13 @@ func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
 		named[e.ID] = true
 		known := v.engines[e.ID]
 		if known == nil {
-			known = &engineView{}
+			known = &engineView{agent: v.agents[agent], own: agent == v.self}
 			v.engines[e.ID] = known
+			v.named.stale = true
 		} else if known.Generation != e.Generation {
 			v.index.Remove(e.ID)
 		}
+		v.named.stale = v.named.stale || !slices.EqualFunc(known.Models, e.Models, sameModel)
 		known.Engine = e
 	}
 	for id := range v.engines {
@@ -109,6 +115,7 @@ func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
 
 func (v *View) forgetLocked(id engine.ID) {
 	delete(v.engines, id)
+	v.named.stale = true
 	v.index.Remove(id)
 }
 
@@ -290,60 +297,13 @@ func (v *View) Generation(id engine.ID) (engine.Generation, bool) {
 	return e.Generation, true
 }
 
-// Canonical returns the canonical name of the model that answers to name. When engines disagree the smallest wins, so
-// that every ingress makes the same keys. An empty name stands for the only model of the mesh.
-func (v *View) Canonical(name string) (string, bool) {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	canonical, found := "", false
-	for _, e := range v.engines {
-		if m, ok := e.Serves(name); ok && (!found || m.Name < canonical) {
-			canonical, found = m.Name, true
-		}
-	}
-	return canonical, found
-}
-
-// Layout returns where the engines of a model render what: what most of those say that found out, the smallest of several,
-// and 0 when none did.
-func (v *View) Layout(model string) uint16 {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	votes := map[uint16]int{}
-	best := uint16(0)
-	for _, e := range v.engines {
-		if m, ok := e.Serves(model); ok && m.HasLayout {
-			votes[m.Layout]++
-		}
-	}
-	for layout, n := range votes {
-		if n > votes[best] || n == votes[best] && layout < best {
-			best = layout
-		}
-	}
-	return best
-}
-
-// Candidates returns every engine that answers to the model, with its load as of now. Overlaps are not filled in.
-func (v *View) Candidates(model string, now time.Time) []Candidate {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	out := make([]Candidate, 0, len(v.engines))
-	for id, e := range v.engines {
-		if _, ok := e.Serves(model); ok {
-			out = append(out, v.candidateLocked(id, e, now))
-		}
-	}
-	return out
-}
-
 // Usable returns the number of engines that can take a request now, or when they are no longer full.
 func (v *View) Usable(now time.Time) int {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	n := 0
-	for id, e := range v.engines {
-		c := v.candidateLocked(id, e, now)
+	for _, e := range v.engines {
+		c := e.candidate(now)
 		c.Load.Flags &^= engine.Full // full engines do not make an agent unready: that would close the mesh when it is busiest
 		if len(e.Models) > 0 && c.Known && c.Eligible() {
 			n++
@@ -360,38 +320,46 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 	if !ok {
 		return Candidate{}, false
 	}
-	return v.candidateLocked(id, e, now), true
+	return e.candidate(now), true
 }
 
-func (v *View) candidateLocked(id engine.ID, e *engineView, now time.Time) Candidate {
+// candidate returns the engine as a decision sees it, with its load as of now. Overlap is not filled in.
+func (e *engineView) candidate(now time.Time) Candidate {
 	c := Candidate{
-		ID: id, State: v.stateLocked(id.Agent(), now), Load: e.load, Known: !e.loadAt.IsZero(),
-		Unverified: e.Unverified(), Scale: e.OverlapScale(),
+		ID: e.ID, State: e.state(now), Load: e.load, Known: !e.loadAt.IsZero(), Unverified: e.Unverified(), Scale: e.OverlapScale(),
+		slots: e.slots,
 	}
-	c.Load.QueuedSeconds = max(0, c.Load.QueuedSeconds-now.Sub(e.loadAt).Seconds()) + e.seconds
-	if !c.Known {
-		c.Load.QueuedSeconds = e.seconds
+	c.Load.QueuedSeconds = e.seconds
+	if c.Known {
+		c.Load.QueuedSeconds += max(0, e.load.QueuedSeconds-now.Sub(e.loadAt).Seconds())
 	}
 	c.Load.InFlight += e.sent
-	if a := v.agents[id.Agent()]; a != nil {
-		c.Away = !a.down && (c.State == Suspect || c.State == Unreachable)
-	}
+	c.Away = !e.agent.down && (c.State == Suspect || c.State == Unreachable)
 	return c
+}
+
+func (e *engineView) state(now time.Time) State {
+	if e.own {
+		return Own
+	}
+	return e.agent.state(now)
 }
 
 // StateOf returns the state of an agent.
 func (v *View) StateOf(agent string, now time.Time) State {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return v.stateLocked(agent, now)
-}
-
-func (v *View) stateLocked(agent string, now time.Time) State {
 	if agent == v.self {
 		return Own
 	}
-	a := v.agents[agent]
-	if a == nil || a.down {
+	if a := v.agents[agent]; a != nil {
+		return a.state(now)
+	}
+	return Unreachable
+}
+
+func (a *agentView) state(now time.Time) State {
+	if a.down {
 		return Unreachable
 	}
 	switch silent := now.Sub(a.heard); {
@@ -417,8 +385,8 @@ func (v *View) Snapshot(now time.Time) []EngineStatus {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	out := make([]EngineStatus, 0, len(v.engines))
-	for id, e := range v.engines {
-		s := EngineStatus{Engine: e.Engine, State: v.stateLocked(id.Agent(), now), Load: e.load, Age: -1}
+	for _, e := range v.engines {
+		s := EngineStatus{Engine: e.Engine, State: e.state(now), Load: e.load, Age: -1}
 		if !e.loadAt.IsZero() {
 			s.Age = now.Sub(e.loadAt)
 		}

@@ -123,7 +123,7 @@ func TestEngineNoLongerAnnouncedIsForgotten(t *testing.T) {
 	d := digestOf("b/1", 1, 11)
 	x.Apply(&d)
 	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
-	if _, ok := x.Have("b/1"); ok || len(v.Candidates("m", now)) != 1 {
+	if _, ok := x.Have("b/1"); ok || len(v.Candidates(nil, "m", now)) != 1 {
 		t.Error("an engine that its owner no longer names is still known")
 	}
 }

@@ -29,7 +29,7 @@ type agentCmd struct {
 	Name   string   `help:"Name of this agent, unique in the mesh; by default the host name." placeholder:"NAME"`
 	Certs  string   `help:"Folder with ca.pem, NAME.pem, NAME-key.pem and gossip.key, as kvmesh cert makes them. Without it the agent stays alone on loopback." placeholder:"DIR"`
 	Join   []string `help:"QUIC addresses of agents to join, HOST:PORT. A name may stand for many, and for this agent too." placeholder:"ADDR"`
-	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, queue=on|off, prefill-step=N, key-file=FILE, kv-events=off|tcp://HOST:PORT, kv-events-replay=tcp://HOST:PORT, kv-events-topic=PREFIX, kv-events-ranks=N, kv-events-bind=true. An engine that says where its KV events are needs none of the last five." placeholder:"ENGINE"`
+	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, rank=N (one data-parallel rank of vLLM or SGLang: each is an engine of its own), queue=on|off, prefill-step=N, key-file=FILE, kv-events=off|tcp://HOST:PORT, kv-events-replay=tcp://HOST:PORT, kv-events-topic=PREFIX, kv-events-ranks=N, kv-events-bind=true. An engine that says where its KV events are needs none of the last five." placeholder:"ENGINE"`
 
 	HTTP            string `name:"http" help:"Address that takes requests." default:":7080"`
 	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate that http is served with; without it, HTTP in clear." placeholder:"FILE"`
@@ -47,6 +47,7 @@ type agentCmd struct {
 	QueueTimeout time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
 	Timeout      time.Duration `help:"Longest duration of a request." default:"30m"`
 	DrainTimeout time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
+	Policy       string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load); without it every request is routed by auto." placeholder:"FILE"`
 	Explain      bool          `help:"Send x-kvmesh-engine, -overlap and -reason with answers." default:"true" negatable:""`
 
 	LogLevel  slog.Level `help:"debug, info, warn or error." default:"info"`
@@ -94,6 +95,11 @@ func (c *agentCmd) node() (node.Config, error) {
 		cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
 		errs = append(errs, wrap("tls-cert, tls-key", err))
 		n.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	if c.Policy != "" {
+		policy, err := loadPolicy(c.Policy)
+		errs = append(errs, wrap("policy", err))
+		n.Forward.Policy = policy
 	}
 	for i, spec := range c.Engine {
 		e, err := parseEngine(spec, i)
@@ -184,6 +190,10 @@ func setEngineOption(e *node.EngineConfig, option string) error {
 		}
 	case "prefill-step":
 		e.PrefillStep, err = strconv.Atoi(value)
+	case "rank":
+		var rank int
+		rank, err = strconv.Atoi(value)
+		e.Rank = &rank
 	case "key-file":
 		e.APIKey, err = secret(value)
 	case "kv-events", "kv-events-replay", "kv-events-topic", "kv-events-ranks", "kv-events-bind":

@@ -35,6 +35,8 @@ func TestEngineSpecs(t *testing.T) {
 		{spec: "http://gpu queue=on", want: node.EngineConfig{Name: "engine2"}, url: "http://gpu"},
 		{spec: "http://gpu queue=no", err: "queue"},
 		{spec: "http://gpu prefill-step=all", err: "prefill-step"},
+		{spec: "r1=http://gpu rank=1", want: node.EngineConfig{Name: "r1", Rank: new(1)}, url: "http://gpu"},
+		{spec: "http://gpu rank=one", err: "rank"},
 		{spec: "", err: "is empty"},
 		{spec: "   ", err: "is empty"},
 		{spec: "http://gpu kind=vlm", err: "kind"},

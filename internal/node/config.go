@@ -46,9 +46,13 @@ type EngineConfig struct {
 	MaxRunning     int         // requests the engine runs at once; 0 to ask the engine
 	NoQueue        bool        // hand requests to the engine as they are accepted
 	PrefillStep    int         // tokens of one step of the engine's prefill; 0 to ask the engine
+	Rank           *int        // data-parallel rank of the server that is this engine; nil for the whole server
 
 	Events engineagent.Events // where its KV events come from; the zero value asks the engine
 }
+
+// maxRanks bounds the number of a data-parallel rank; no server has a thousand.
+const maxRanks = 1024
 
 // DefaultConfig returns the configuration of an agent on a network of its own, without engines and seeds.
 func DefaultConfig() Config {
@@ -83,6 +87,9 @@ func (c *Config) Validate() error {
 		check(e.URL == nil || !strings.HasSuffix(strings.TrimSuffix(e.URL.Path, "/"), "/v1"), field, "its URL (%v) must not end in /v1: the agent adds the routes", e.URL)
 		check(e.CapacityTokens >= 0 && e.MaxRunning >= 0 && e.PrefillStep >= 0, field,
 			"capacity, running requests and prefill step must not be negative")
+		check(e.Rank == nil || *e.Rank >= 0 && *e.Rank < maxRanks, field, "its rank must be 0 to %d", maxRanks-1)
+		check(e.Rank == nil || e.Kind == "" || e.Kind == engine.KindVLLM || e.Kind == engine.KindSGLang, field,
+			"a rank of kind %s cannot be addressed", e.Kind)
 		names[e.Name] = true
 	}
 	return errors.Join(errs...)

@@ -46,6 +46,9 @@ func TestEveryViolationNamesItsField(t *testing.T) {
 		{"engine without URL", engine(func(e *EngineConfig) { e.URL = nil }), `Engine "e":`},
 		{"engine by another scheme", engine(func(e *EngineConfig) { e.URL.Scheme = "ftp" }), `Engine "e":`},
 		{"engine without host", engine(func(e *EngineConfig) { e.URL.Host = "" }), `Engine "e":`},
+		{"a rank", engine(func(e *EngineConfig) { e.Rank, e.Kind = new(7), "sglang" }), ""},
+		{"a rank below zero", engine(func(e *EngineConfig) { e.Rank = new(-1) }), `Engine "e": its rank`},
+		{"a rank that nothing can address", engine(func(e *EngineConfig) { e.Rank, e.Kind = new(0), "trtllm" }), `Engine "e": a rank`},
 		{"engine with capacity below zero", engine(func(e *EngineConfig) { e.CapacityTokens = -1 }), `Engine "e":`},
 		{"engine with running below zero", engine(func(e *EngineConfig) { e.MaxRunning = -1 }), `Engine "e":`},
 		{"two engines of one name", func(c *Config) {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,7 +135,8 @@ func (n *Node) buildEngines() error {
 	for _, e := range n.config.Engines {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
-			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
+			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep,
+			Rank: rankName(e.Rank), Geometry: cachestate.DefaultGeometry(), Events: e.Events,
 			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
 		})
 		if err != nil {
@@ -144,6 +146,14 @@ func (n *Node) buildEngines() error {
 		n.byName[e.Name] = a
 	}
 	return nil
+}
+
+// rankName returns a rank as metrics name it, "" for the whole server.
+func rankName(rank *int) string {
+	if rank == nil {
+		return ""
+	}
+	return strconv.Itoa(*rank)
 }
 
 func (n *Node) buildMesh() error {
@@ -162,7 +172,9 @@ func (n *Node) buildIngress() error {
 	c.Transport = n.config.Transport
 	for i, a := range n.agentsOf {
 		e := n.config.Engines[i]
-		c.Engines = append(c.Engines, forward.LocalEngine{Name: e.Name, URL: e.URL, APIKey: e.APIKey, Booker: booker{a}})
+		c.Engines = append(c.Engines, forward.LocalEngine{
+			Name: e.Name, URL: e.URL, APIKey: e.APIKey, Booker: booker{a}, Rank: e.Rank, Kind: func() engine.Kind { return a.Engine().Kind },
+		})
 	}
 	var err error
 	n.ingress, err = forward.New(c)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -23,6 +24,7 @@ type Status struct {
 	Counters Counters        `json:"counters"`
 	Agents   []AgentStatus   `json:"agents"`
 	Engines  []EngineStatus  `json:"engines"`
+	Classes  []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
 	Refusals []RefusalStatus `json:"refusals"`
 	Notes    []string        `json:"notes"` // what an operator should know, in words
 }
@@ -70,6 +72,9 @@ type EngineStatus struct {
 	DigestAge      float64           `json:"digest_age_s"` // negative when none was heard
 }
 
+// ClassStatus is one class of the policy.
+type ClassStatus = forward.ClassStatus
+
 // RefusalStatus is one peer that was refused, or refused this agent, for one reason.
 type RefusalStatus struct {
 	Time   time.Time `json:"time"`  // the last time
@@ -87,7 +92,7 @@ func (n *Node) Status() Status {
 		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
-		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Refusals: n.refusals(), Notes: n.notes(),
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(), Notes: n.notes(),
 	}
 	return s
 }

@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"strconv"
+)
 
 // Style is how an engine writes token ids that were not asked for.
 type Style uint8
@@ -39,19 +42,31 @@ func (a *Ask) Within(t Traits) Ask {
 // Apply returns the body of a request, a JSON object, with what is asked. The client must not have set these fields
 // itself: parsers differ in what they make of two members with one name.
 func (a *Ask) Apply(body []byte) []byte {
+	var members []byte
+	for _, f := range a.Fields {
+		members = append(append(append(members, '"'), f...), `":true,`...)
+	}
+	if a.Usage {
+		members = append(members, `"`+fieldStreamOptions+`":{"`+fieldIncludeUsage+`":true},`...)
+	}
+	return addMembers(body, members)
+}
+
+// ForRank returns the body of a request, a JSON object, addressed to a data-parallel rank as SGLang reads it. Clients may
+// not set the field.
+func ForRank(body []byte, rank int) []byte {
+	return addMembers(body, append(strconv.AppendInt([]byte(`"`+fieldRank+`":`), int64(rank), 10), ','))
+}
+
+// addMembers puts members, each with a comma behind it, before those of a JSON object.
+func addMembers(body, members []byte) []byte {
 	at := bytes.IndexByte(body, '{') + 1
-	if at == 0 || a.Empty() {
+	if at == 0 || len(members) == 0 {
 		return body
 	}
 	rest := bytes.TrimLeft(body[at:], " \t\r\n")
-	out := make([]byte, 0, len(body)+64*len(a.Fields)+64) // names are of 25 bytes or less
-	out = append(out, body[:at]...)
-	for _, f := range a.Fields {
-		out = append(append(append(out, '"'), f...), `":true,`...)
-	}
-	if a.Usage {
-		out = append(out, `"`+fieldStreamOptions+`":{"`+fieldIncludeUsage+`":true},`...)
-	}
+	out := make([]byte, 0, len(body)+len(members))
+	out = append(append(out, body[:at]...), members...)
 	if len(rest) > 0 && rest[0] == '}' {
 		out = out[:len(out)-1] // no member follows the comma
 	}

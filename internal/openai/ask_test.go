@@ -34,6 +34,19 @@ func TestAskIsAddedToABody(t *testing.T) {
 	}
 }
 
+func TestRankIsAddedToABody(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"a":1}`: `{"routed_dp_rank":3,"a":1}`,
+		"{ }":     `{"routed_dp_rank":3 }`,
+		`[1]`:     `[1]`,
+		``:        ``,
+	} {
+		if got := string(ForRank([]byte(body), 3)); got != want {
+			t.Errorf("%q: got %q, want %q", body, got, want)
+		}
+	}
+}
+
 func TestAskKeepsToWhatMayBeAdded(t *testing.T) {
 	ids := []string{fieldTokenIDs}
 	tests := []struct {

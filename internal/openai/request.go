@@ -30,8 +30,8 @@ func RefusedFields() []string {
 	return []string{
 		"kv_transfer_params", "ec_transfer_params", "disaggregated_params", // dial out
 		"bootstrap_host", "bootstrap_port", "bootstrap_room", // dial out
-		"priority",                             // jumps the queue
-		"data_parallel_rank", "routed_dp_rank", // defeat routing
+		"priority",                      // jumps the queue
+		"data_parallel_rank", fieldRank, // defeat routing
 		"custom_logit_processor", "chat_template", // run code
 		"chat_template_kwargs.chat_template", "chat_template_kwargs.tokenize", // the same by another door
 		"vllm_xargs.kv_cache_report_mode", // breaks reference counts of blocks

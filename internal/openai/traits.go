@@ -35,6 +35,7 @@ const (
 	fieldTokenIDs      = "return_token_ids"
 	fieldPromptIDs     = "return_prompt_token_ids"
 	fieldStreamOptions = "stream_options"
+	fieldRank          = "routed_dp_rank"
 	fieldIncludeUsage  = "include_usage"
 	fieldReasoning     = "include_reasoning"
 	fieldBestOf        = "best_of"

@@ -21,7 +21,13 @@ func (n *Node) residency(w http.ResponseWriter, r *http.Request) {
 	jsonOf(func() any { return e }).ServeHTTP(w, r)
 }
 
-func (n *Node) estimate(r *http.Request) (e engineagent.Estimate, err error) {
+// estimate is what is believed of a prompt, and how its keys were made.
+type estimate struct {
+	engineagent.Estimate
+	Layout openai.Layout `json:"layout"` // of the model: where its template puts what
+}
+
+func (n *Node) estimate(r *http.Request) (e estimate, err error) {
 	a := n.byName[r.URL.Query().Get("engine")]
 	if a == nil {
 		return e, errors.New("engine is not the name of one beside this agent: add ?engine=NAME")
@@ -50,7 +56,9 @@ func (n *Node) estimate(r *http.Request) (e engineagent.Estimate, err error) {
 	if !ok {
 		return e, errors.New("the model is not announced yet: try again in a second")
 	}
+	e.Layout = openai.Layout(n.view.Layout(model))
 	var p cachestate.Prompt
-	n.config.Forward.Scheme.Prompt(req.Walk(model, openai.Layout(n.view.Layout(model))), &p)
-	return a.Estimate(&p), nil
+	n.config.Forward.Scheme.Prompt(req.Walk(model, e.Layout), &p)
+	e.Estimate = a.Estimate(&p)
+	return e, nil
 }

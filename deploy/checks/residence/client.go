@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
+	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
 const (
@@ -42,6 +43,8 @@ type (
 		Overlap      int    `json:"overlap_tokens"`
 		Exact        bool   `json:"exact"`
 		Source       string `json:"source"`
+
+		Layout openai.Layout `json:"layout"` // by which it made the keys
 	}
 	// truth is what a simulated engine holds of it.
 	truth struct {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
 // comparison sums up what an agent believed against what its engine held, at moments when nothing ran.
@@ -34,6 +36,10 @@ type spread struct {
 
 // compareAll compares recent prompts and variants of them.
 func (p *player) compareAll(c *comparison, n int, rng *rand.Rand) error {
+	layout, err := p.layout()
+	if err != nil {
+		return err
+	}
 	for i := range n {
 		sent := p.recent[len(p.recent)-1-i%len(p.recent)]
 		if err := p.compareEnd(c, &sent); err != nil {
@@ -43,11 +49,17 @@ func (p *player) compareAll(c *comparison, n int, rng *rand.Rand) error {
 		if err := p.compareVariant(c, &c.elsewhere, at.variant(&sent, rest)); err != nil {
 			return err
 		}
-		if err := p.compareVariant(c, &c.parted, at.boundary(&sent, rest).variant(&sent, rest)); err != nil {
+		if err := p.compareVariant(c, &c.parted, at.boundary(layout, &sent, rest).variant(&sent, rest)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// layout returns how the agent makes the keys of the model's prompts. It needs a recent prompt.
+func (p *player) layout() (openai.Layout, error) {
+	e, err := p.r.estimate(p.node, p.recent[len(p.recent)-1].body())
+	return e.Layout, err
 }
 
 func (p *player) both(req *request) (estimate, truth, error) {

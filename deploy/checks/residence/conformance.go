@@ -235,11 +235,15 @@ func (c *conformance) again(context.Context) error { return c.ends("prompt_ends"
 
 // parted sends prompts that part from recent ones where a key ends.
 func (c *conformance) parted(context.Context) error {
+	layout, err := c.p.layout()
+	if err != nil {
+		return err
+	}
 	var s spread
 	for i := range conformancePrompt {
 		sent := c.p.recent[len(c.p.recent)-1-i%len(c.p.recent)]
 		rest := c.p.mix.writer.prose(60)
-		e, a, err := c.resend(randomPlace(&sent, c.rng).boundary(&sent, rest).variant(&sent, rest))
+		e, a, err := c.resend(randomPlace(&sent, c.rng).boundary(layout, &sent, rest).variant(&sent, rest))
 		if err != nil {
 			return err
 		}

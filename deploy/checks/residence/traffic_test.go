@@ -53,13 +53,13 @@ func TestVariantPartsWhereAKeyEnds(t *testing.T) {
 		r := testMix(1).take().request
 		r.Messages[len(r.Messages)-1].Content = strings.Repeat("many words ", 200)
 		at := randomPlace(&r, rng)
-		back := at.boundary(&r, "rest")
+		back := at.boundary(0, &r, "rest")
 		if back.message != at.message || back.at > at.at {
 			t.Fatalf("boundary of %+v is %+v", at, back)
 		}
 		shared := func(p place) int {
 			v, n := p.variant(&r, "rest"), 0
-			a, b := keysOf(&r), keysOf(&v)
+			a, b := keysOf(0, &r), keysOf(0, &v)
 			for n < min(len(a), len(b)) && a[n] == b[n] {
 				n++
 			}

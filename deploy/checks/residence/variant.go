@@ -49,13 +49,13 @@ func (p place) variant(r *request, rest string) request {
 }
 
 // boundary moves a place back to the last boundary of a prompt key before it, in the same message: what is believed of a
-// variant that parts there rests on that key alone, and not on how far apart keys are.
-func (p place) boundary(r *request, rest string) place {
-	keys := keysOf(r)
+// variant that parts there rests on that key alone, and not on how far apart keys are. The layout is the agent's.
+func (p place) boundary(layout openai.Layout, r *request, rest string) place {
+	keys := keysOf(layout, r)
 	shared := func(at int) int {
 		v := place{p.message, at}.variant(r, rest)
 		n := 0
-		for other := keysOf(&v); n < min(len(keys), len(other)) && keys[n] == other[n]; n++ {
+		for other := keysOf(layout, &v); n < min(len(keys), len(other)) && keys[n] == other[n]; n++ {
 		}
 		return n
 	}
@@ -63,8 +63,8 @@ func (p place) boundary(r *request, rest string) place {
 	return place{p.message, sort.Search(p.at, func(at int) bool { return shared(at) >= want })}
 }
 
-// keysOf returns the prompt keys of a request.
-func keysOf(r *request) []cachestate.Key {
+// keysOf returns the prompt keys of a request to a model with a layout.
+func keysOf(layout openai.Layout, r *request) []cachestate.Key {
 	route, bad := openai.RouteFor(http.MethodPost, chatRoute)
 	if bad != nil {
 		panic(bad) // a route that there is
@@ -74,6 +74,6 @@ func keysOf(r *request) []cachestate.Key {
 		panic(err) // a request that this program made
 	}
 	var p cachestate.Prompt
-	cachestate.DefaultScheme().Prompt(req.Walk(r.Model, 0), &p)
+	cachestate.DefaultScheme().Prompt(req.Walk(r.Model, layout), &p)
 	return p.Keys
 }

@@ -73,11 +73,12 @@ func newTRTDelta(text, thought string) trtDelta {
 	return trtDelta{Content: &text, ReasoningContent: &thought}
 }
 
-// roles writes the first chunks, whose lines end in a blank.
+// roles writes the first chunks, whose lines end in a blank. All of them have the usage of the first choice: the others may
+// not have begun.
 func (f *trtChat) roles(s *sse) {
-	for i, j := range f.c.jobs {
+	for i := range f.c.jobs {
 		k := f.chunk(trtChunkChoice{Index: i, Delta: trtDelta{Role: "assistant"}})
-		f.continuous(k, f.e.countChoice(j, 0))
+		f.continuous(k, f.e.countChoice(f.c.jobs[0], 0))
 		s.write(append(marshal([]byte("data: "), k), " \n\n"...))
 	}
 }

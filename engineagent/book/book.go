@@ -172,7 +172,7 @@ func (b *Book) Wake() (at time.Time, ok bool) {
 func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
 	b.advance(now)
 	if e.Waiting() {
-		e.began, e.ranBefore = now, b.meters.ran
+		e.began, e.ranBefore, e.worked = now, b.meters.ran, b.meters.worked
 	}
 	return b.ledger.content(e, now)
 }
@@ -181,7 +181,7 @@ func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
 func (b *Book) End(e *Entry, now time.Time) bool {
 	b.advance(now)
 	if e.Running() {
-		e.decoded, e.ranWith = now.Sub(e.began), b.meters.ran-e.ranBefore
+		e.decoded, e.ranWith, e.worked = now.Sub(e.began), b.meters.ran-e.ranBefore, b.meters.worked-e.worked
 	}
 	return b.ledger.end(e, now)
 }
@@ -222,6 +222,7 @@ func (b *Book) LearnDecode(e *Entry, tokens int) {
 	}
 	b.decode.answered(tokens)
 	if tokens >= minTokens && e.decoded > 0 && !e.whole {
-		b.decode.add(e.ranWith/e.decoded.Seconds(), e.decoded.Seconds()/float64(tokens-1))
+		took := e.decoded.Seconds()
+		b.decode.add(decoded{running: e.ranWith / took, prefill: e.worked / took, perToken: took / float64(tokens-1)})
 	}
 }

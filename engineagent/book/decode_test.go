@@ -119,13 +119,13 @@ func TestKnownCostOutlastsASteadyLoad(t *testing.T) {
 	for i := range 200 {
 		running := float64(1 + i%20)
 		b.decode.answered(100)
-		b.decode.add(running, 0.01+0.0005*running)
+		b.decode.add(decoded{running: running, perToken: 0.01 + 0.0005*running})
 	}
 	known := b.decode.cost
 	rng := rand.New(rand.NewPCG(1, 11))
 	for _, noise := range []float64{0.2, 0} {
 		for range 20_000 {
-			b.decode.add(10, 0.015*(1+noise*rng.NormFloat64()))
+			b.decode.add(decoded{running: 10, perToken: 0.015 * (1 + noise*rng.NormFloat64())})
 		}
 		if !near(known, 0.05, 0.01) || !near(b.decode.cost, known, 0.05) {
 			t.Errorf("%.1f ms, then %.1f", known*1e3, b.decode.cost*1e3)
@@ -145,7 +145,7 @@ func TestStreamRunsWithAllThatTheEngineSendsTokensOf(t *testing.T) {
 	r.pass(time.Second)
 	r.end("stream")
 	r.LearnDecode(r.entries["stream"], 101)
-	if got := r.decode.meanX; got != 5 {
+	if got := r.decode.mean.running; got != 5 {
 		t.Errorf("%v requests ran, want the stream, the other and three foreign ones", got)
 	}
 }
@@ -169,7 +169,7 @@ func TestOnlyStreamsWithTokensTeachACost(t *testing.T) {
 		t.Errorf("%v samples of %v answers, want none of 2", r.decode.samples, r.decode.answers)
 	}
 	end(Work{New: 1}, 101)
-	if d := r.decode; d.samples != 1 || d.meanX != 1 || d.meanY != 0.01 {
+	if d := r.decode; d.samples != 1 || d.mean.running != 1 || d.mean.perToken != 0.01 {
 		t.Errorf("%+v, want 10 ms a token with one running", d)
 	}
 }

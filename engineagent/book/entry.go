@@ -28,6 +28,7 @@ type Entry struct {
 	decoded   time.Duration // from the first content to the end
 	ranBefore float64       // meters.ran at the first content
 	ranWith   float64       // what meters.ran grew by until the end
+	worked    float64       // meters.worked at the first content, and at the end what it grew by
 }
 
 // entryState is where a request is. It only moves forward.

@@ -15,6 +15,7 @@ type meters struct {
 	accept float64 // accepted requests a second
 	busy   float64 // share of time with prefill work; Invariant: 0 <= busy <= 1
 	ran    float64 // integral of the running requests over time, in seconds
+	worked float64 // seconds with prefill work, ever
 }
 
 // advance brings the meters to now. busy says whether there was prefill work since the last call, running how many requests
@@ -30,6 +31,7 @@ func (m *meters) advance(busy bool, running int, now time.Time) {
 	m.accept *= keep
 	m.busy *= keep
 	if busy {
+		m.worked += dt.Seconds()
 		m.busy += 1 - keep
 	}
 }

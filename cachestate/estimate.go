@@ -77,8 +77,7 @@ func (b *Blocks) Estimate(p *Prompt) Estimate {
 	}
 	end := last.node // the hit may end before it, also between two keys
 	if len(b.layout.sparse) > 0 && !last.exact {
-		// A position that is reckoned a little too far could reach a state that belongs to another text.
-		end = b.tree.ancestor(end, max(b.tree.nodes[end].depth-2, 0))
+		end = b.parting(end)
 	} else if known == last && known.key != p.Keys[len(p.Keys)-1] {
 		end = b.along(end, int(last.tokens)+b.behind(&out, last, p))
 	}
@@ -120,6 +119,29 @@ func (b *Blocks) along(n int32, position int) int32 {
 		n = c
 	}
 	return n
+}
+
+// reckonedOff is by how many blocks the reckoned position of a key is expected to be off. Where less is assumed, a position
+// that lies too far reaches states of another text; where more is, hits that end close to the key are missed.
+const reckonedOff = 2
+
+// parting returns the node at which the text up to a reckoned position ends, n lying before that position. Where other
+// prompts part from this one at n or closely behind it, that is the node, and it matters which: what a sliding window keeps
+// of a text that many prompts begin with is what hits need that end just there. Else n may lie in the text of one prompt
+// alone, and the node is one that is before the position even so.
+func (b *Blocks) parting(n int32) int32 {
+	nodes, at := b.tree.nodes, n
+	for range reckonedOff + 1 {
+		c := nodes[at].child
+		if c == noNode {
+			break
+		}
+		if nodes[c].next != noNode {
+			return at
+		}
+		at = c
+	}
+	return b.tree.ancestor(n, max(nodes[n].depth-reckonedOff, 0))
 }
 
 // measure fills in the tokens of a hit that ends at a node or above, tier by tier.

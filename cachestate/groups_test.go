@@ -73,6 +73,64 @@ func TestHybridEngines(t *testing.T) {
 	}
 }
 
+// TestHitsEndWherePromptsPart: of a text that many prompts begin with, a sliding window may keep no more than what a hit needs
+// that ends just where they part.
+func TestHitsEndWherePromptsPart(t *testing.T) {
+	const begin = 40 // bytes that all prompts begin with
+	for name, c := range map[string]struct {
+		kind    GroupKind
+		tokens  int   // of the beginning
+		kept    []int // blocks that the sparse group keeps
+		prompts int   // that were taught
+		want    int   // tokens
+	}{
+		"its position is right":                  {GroupSliding, 40, []int{7, 8, 9}, 2, 40},
+		"reckoned a block too low":               {GroupSliding, 48, []int{9, 10, 11}, 2, 48},
+		"reckoned two blocks too low":            {GroupSliding, 52, []int{10, 11, 12}, 2, 52},
+		"reckoned a block too high":              {GroupSliding, 32, []int{5, 6, 7}, 2, 32},
+		"a hit would end a block later":          {GroupSliding, 40, []int{8, 9, 10}, 2, 0},
+		"nothing shows where it ends":            {GroupSliding, 40, []int{5, 6, 7, 8, 9}, 1, 32},
+		"state at its end":                       {GroupMamba, 40, []int{9}, 2, 40},
+		"state of another text, a block too far": {GroupMamba, 32, []int{8}, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, full, _ := newToy(t)
+			rare := &toyEngine{block: 4, group: 1, kind: c.kind, held: map[uint64]int{}}
+			for i := range c.prompts {
+				p, tokens := parted(begin, c.tokens, byte(100+50*i))
+				b.Apply(0, wholly(full, tokens))
+				kept := wholly(rare, tokens)
+				kept.Window, kept.Hashes = 10, pick(kept.Hashes, c.kept)
+				b.Apply(0, kept)
+				b.Teach(Lesson{Prompt: p, Tokens: tokens})
+			}
+			p, _ := parted(begin, c.tokens, 200)
+			if got := b.Estimate(p).Tokens; got != c.want {
+				t.Errorf("estimate %d tokens, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// parted returns a prompt that parts from others behind its beginning, and how it is rendered: the beginning to so many
+// tokens, and each byte behind it to one.
+func parted(begin, tokens int, own byte) (*Prompt, []uint32) {
+	rest := numbered(40, own)
+	out := make([]uint32, tokens)
+	for i := range out {
+		out[i] = 1000 + uint32(i)
+	}
+	return promptOf(5, append(numbered(begin, 0), rest...)...), append(out, tokensOf(rest)...)
+}
+
+func pick(hashes []uint64, at []int) []uint64 {
+	var out []uint64
+	for _, i := range at {
+		out = append(out, hashes[i])
+	}
+	return out
+}
+
 // store has an engine compute a sequence. The sparse group names the blocks it keeps among the tokens of all.
 func store(rng *rand.Rand, b *Blocks, e *hybridEngine, tokens []uint32) {
 	from, all := e.hit(tokens)/4, len(tokens)/4

@@ -114,6 +114,25 @@ func TestWhatStreamsDoNotTellIsNoCost(t *testing.T) {
 	}
 }
 
+// TestPrefillIsNotTheRunningRequestsFault: an engine prefills the more the more requests it has, and decodes slower then.
+func TestPrefillIsNotTheRunningRequestsFault(t *testing.T) {
+	const each, output = 0.0001, 300
+	for seed := range uint64(10) {
+		b := newRig(usual()).Book
+		rng := rand.New(rand.NewPCG(seed, 12))
+		for range 2000 {
+			load := rng.Float64()
+			running := 5 + 40*load + 4*rng.NormFloat64()
+			prefill := min(max(load+0.2*rng.NormFloat64(), 0), 1)
+			b.decode.answered(output)
+			b.decode.add(decoded{running: running, prefill: prefill, perToken: 0.02*(1+prefill/2) + each*running})
+		}
+		if !near(b.decode.cost, each*output, 0.05) {
+			t.Errorf("seed %d: %.1f ms, want %.1f", seed, b.decode.cost*1e3, each*output*1e3)
+		}
+	}
+}
+
 func TestKnownCostOutlastsASteadyLoad(t *testing.T) {
 	b := newRig(usual()).Book
 	for i := range 200 {

@@ -1,5 +1,7 @@
 package simulate
 
+import "slices"
+
 // block names a KV block and everything before it: a block of a prompt is the same for two prompts exactly when they are
 // equal up to its end.
 type block = uint32
@@ -74,6 +76,9 @@ func (c *cache) shrink(limit int) {
 	}
 }
 
+// pinned is the share of the cache that running requests hold.
+func (c *cache) pinned() float64 { return float64(c.used()-c.idle) / float64(c.capacity) }
+
 func (c *cache) used() int { return len(c.at) + c.reserved }
 
 // store makes blocks that were reserved resident and pins them. It returns how many already were, by another request:
@@ -106,8 +111,8 @@ func (c *cache) entry() int32 {
 
 // release unpins the blocks of a chain, from its end.
 func (c *cache) release(chain []block) {
-	for i := len(chain) - 1; i >= 0; i-- {
-		n := c.at[chain[i]]
+	for _, b := range slices.Backward(chain) {
+		n := c.at[b]
 		e := &c.entries[n]
 		if e.pins--; e.pins == 0 {
 			c.push(n)

@@ -61,8 +61,8 @@ func (f *fifo) pump() {
 		if len(f.decoding) > 0 {
 			return // one that ends makes room
 		}
-		f.cache.reserved = 0 // longer than the whole cache: engines refuse it; here it is computed and nothing kept
-		r.chain, hits = r.chain[:0], 0
+		r.uncached()
+		hits = 0
 	}
 	f.queue = f.queue[1:]
 	f.pace()
@@ -151,7 +151,7 @@ func (f *fifo) abort() []*request {
 	return lost
 }
 
-func (f *fifo) running() int  { return len(f.decoding) }
+func (f *fifo) waiting() int  { return len(f.queue) }
 func (f *fifo) working() bool { return f.head != nil }
 
 // push and pop keep the decoders in a binary heap by their ends.

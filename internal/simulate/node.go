@@ -16,7 +16,7 @@ const modelName = "model"
 type machine interface {
 	submit(r *request)
 	abort() []*request // dies, and returns what it was doing
-	running() int      // requests that have had a token
+	waiting() int      // requests whose prefill has not begun
 	working() bool     // whether it prefills, or a step runs
 }
 

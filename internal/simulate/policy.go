@@ -19,7 +19,6 @@ type policy interface {
 // policySpec is how one policy is made.
 type policySpec struct {
 	name    string
-	about   string
 	exact   bool // it reads the exact index
 	digests bool // it reads digests and loads that travel
 	queue   bool // the owner keeps a queue
@@ -49,6 +48,8 @@ func routed(p func(w *world) picker) func(w *world) policy {
 }
 
 func specs() []policySpec {
+	one := func(*Config) int { return 1 }
+	each := func(c *Config) int { return c.Ingresses }
 	return []policySpec{
 		{name: "oracle", exact: true, make: routed(newOracle)},
 		{name: "best-exact", exact: true, queue: true, make: routed(newBestExact)},
@@ -56,6 +57,13 @@ func specs() []policySpec {
 		{name: "round-robin", make: routed(newRoundRobin)},
 		{name: "random", make: routed(newRandom)},
 		{name: "least-load", make: routed(newLeastLoad)},
+		{name: "session", make: routed(newSession)},
+		{name: "prefix-hash", make: routed(newPrefixHash)},
+		{name: "kubeai", make: routed(newKubeAI)},
+		{name: "sglang", make: routed(newSGLang(one))},
+		{name: "sglang-each", make: routed(newSGLang(each))},
+		{name: "dynamo", exact: true, make: routed(newDynamo)},
+		{name: "llm-d", exact: true, make: routed(newLLMD)},
 	}
 }
 

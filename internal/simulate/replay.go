@@ -11,8 +11,12 @@ import (
 // enginesPerCopy is how many engines one copy of a recorded trace keeps busy: about 0.65 of the time on Mooncake's.
 const enginesPerCopy = 4
 
-// phases is the time within which the copies begin: many ticks of the traces' clocks, and short beside a run's warm-up.
-const phases = 100 * time.Second
+// phases is the most time within which the copies begin, and phaseShare the most of a run: many ticks of the traces' clocks,
+// and short beside the warm-up.
+const (
+	phases     = 100 * time.Second
+	phaseShare = 10
+)
 
 // hotShare is the share of requests that hold a block from which on all copies of the trace share it: a system prompt.
 const hotShare = 0.05
@@ -96,7 +100,7 @@ func (p *replay) repeat(t *workload.Trace, copies int, c *Config) {
 	rng := newRand(c.Seed, streamTraffic)
 	quantum := tick(t)
 	for n := range copies {
-		shift := time.Duration(rng.Int64N(int64(phases)))
+		shift := time.Duration(rng.Int64N(int64(min(phases, c.Span/phaseShare))))
 		for i := range t.Requests {
 			at := t.Requests[i].At
 			if quantum > 0 {

@@ -33,6 +33,7 @@ type request struct {
 	made      int   // tokens of the answer
 	began     bool  // the first token is out
 	newTokens int   // estimated by the owner
+	routed    int   // estimated by a router that keeps books of prefill
 	entry     book.Entry
 	took      time.Duration // of its prefill, as the owner saw it
 	exchange  *exchange     // of kvmesh
@@ -48,6 +49,9 @@ func (r *request) block(i int) block {
 	}
 	return r.tail
 }
+
+// uncached lets a prompt that is longer than the whole cache be computed without it. Engines would refuse it.
+func (r *request) uncached() { r.chain, r.answer, r.hits = r.chain[:0], r.answer[:0], 0 }
 
 // pool hands out requests and takes them back.
 type pool struct {

@@ -59,7 +59,10 @@ func (s *stepped) admit() {
 		r := s.queue[0]
 		r.hits = s.cache.match(r.chain)
 		if !s.cache.start(r.chain, r.hits, len(r.chain)-r.hits+len(r.answer)) {
-			return
+			if len(s.active) > 0 {
+				return // one that ends makes room
+			}
+			r.uncached()
 		}
 		if float64(s.cache.used()) > stepHigh*capacity {
 			s.cache.shrink(int(stepLow * capacity))
@@ -123,14 +126,5 @@ func (s *stepped) abort() []*request {
 	return lost
 }
 
-func (s *stepped) running() int {
-	n := 0
-	for _, r := range s.active {
-		if r.began {
-			n++
-		}
-	}
-	return n
-}
-
+func (s *stepped) waiting() int  { return len(s.queue) }
 func (s *stepped) working() bool { return len(s.active) > 0 }

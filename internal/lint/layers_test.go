@@ -32,7 +32,7 @@ var layers = map[string][]string{
 	"internal/openai":      {},
 	"internal/workload":    {},
 	"internal/simengine":   {},
-	"internal/simulate":    {"cachestate", "forward", "internal/engine", "internal/workload"},
+	"internal/simulate":    {"cachestate", "engineagent/book", "forward", "internal/engine", "internal/workload"},
 	"internal/node":        {"cachestate", "engineagent", "forward", "internal/engine", "internal/openai", "mesh"},
 	"internal/simcluster":  {anything},
 	"internal/lint":        {},

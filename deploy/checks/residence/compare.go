@@ -28,6 +28,11 @@ type spread struct {
 	past int     // most blocks by which an estimate was too high
 	many int     // estimates more than one block too high
 	far  int     // estimates more than max(1 block, 2 % of the prompt) too high
+
+	// The same by positions: some texts are the beginning of many prompts, and what is believed of them is one belief.
+	positions    map[[2]int]bool
+	farPositions int
+
 	sum  float64 // of |difference| ÷ max(1 block, 2 % of the prompt)
 	over float64 // the part of that by which estimates are too high
 
@@ -130,8 +135,18 @@ func (s *spread) add(block int, e estimate, t truth) {
 		s.many++
 	}
 	slack := max(float64(block), 0.02*float64(t.Prompt))
-	if float64(e.Overlap-t.Hit) > slack {
+	far := float64(e.Overlap-t.Hit) > slack
+	if far {
 		s.far++
+	}
+	if at := [2]int{e.Overlap, t.Hit}; !s.positions[at] {
+		if s.positions == nil {
+			s.positions = map[[2]int]bool{}
+		}
+		s.positions[at] = true
+		if far {
+			s.farPositions++
+		}
 	}
 	s.sum += math.Abs(float64(e.Overlap-t.Hit)) / slack
 	s.over += max(float64(e.Overlap-t.Hit), 0) / slack
@@ -149,11 +164,11 @@ func (c *comparison) figures(p *player, name string) {
 	if c.elsewhere.past > worse.past {
 		worse = c.elsewhere
 	}
-	n := c.parted.n + c.elsewhere.n
-	f.AtMost(name+"_too_high_share", float64(c.parted.far+c.elsewhere.far)/float64(n), maxFar,
-		"of estimates more than max(1 block, 2 %% of the prompt) above the truth, of %d prompts that part from a known one, where positions "+
-			"are reckoned between known ones; %d are more than one block too high, the worst %d%s",
-		n, c.parted.many+c.elsewhere.many, worse.past, worse.worst)
+	n, positions := c.parted.n+c.elsewhere.n, len(c.parted.positions)+len(c.elsewhere.positions)
+	f.AtMost(name+"_too_high_share", float64(c.parted.farPositions+c.elsewhere.farPositions)/float64(positions), maxFar,
+		"of %d positions reckoned between known ones, those believed more than max(1 block, 2 %% of the prompt) too far; "+
+			"of %d prompts that part from a known one %d, %d of them more than one block, the worst %d%s",
+		positions, n, c.parted.far+c.elsewhere.far, c.parted.many+c.elsewhere.many, worse.past, worse.worst)
 	f.AtMost(name+"_difference_mean", c.parted.sum/float64(c.parted.n), 1,
 		"of |estimate − truth| ÷ max(1 block, 2 %% of the prompt), over %d prompts that part from a known one where a key ends, %.3f of it too high; "+
 			"over %d that part anywhere, up to a key's distance behind the last, %.3f, %.3f of it too high",

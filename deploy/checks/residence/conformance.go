@@ -249,9 +249,9 @@ func (c *conformance) parted(context.Context) error {
 		}
 		s.add(c.engine.block, e, truth{Prompt: a.prompt, Hit: a.cached, Resident: a.cached})
 	}
-	c.h.Figures.AtMost(c.figure+"_too_high_share", float64(s.far)/float64(s.n), 2*maxFar,
-		"of estimates more than max(1 block, 2 %% of the prompt) above what was cached, of %d prompts that part from a recent one; the worst %d blocks%s",
-		s.n, s.past, s.worst)
+	c.h.Figures.AtMost(c.figure+"_too_high_share", float64(s.farPositions)/float64(len(s.positions)), 2*maxFar,
+		"of %d positions, those believed more than max(1 block, 2 %% of the prompt) above what was cached; of %d prompts that part from a recent one %d; the worst %d blocks%s",
+		len(s.positions), s.n, s.far, s.past, s.worst)
 	c.h.Figures.AtMost(c.figure+"_difference_mean", s.sum/float64(s.n), 1, "of |estimate − cached| ÷ max(1 block, 2 %% of the prompt), %.3f of it too high", s.over/float64(s.n))
 	return nil
 }

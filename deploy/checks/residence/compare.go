@@ -25,9 +25,9 @@ type comparison struct {
 // spread is how far estimates are from the truth.
 type spread struct {
 	n    int
-	past int     // most blocks by which an estimate was too high
-	many int     // estimates more than one block too high
-	far  int     // estimates more than max(1 block, 2 % of the prompt) too high
+	past int // most blocks by which an estimate was too high
+	many int // estimates more than one block too high
+	far  int // estimates more than max(1 block, 2 % of the prompt) too high
 
 	// The same by positions: some texts are the beginning of many prompts, and what is believed of them is one belief.
 	positions    map[[2]int]bool

@@ -123,7 +123,7 @@ func (x *exchange) enter() error {
 // closedChan makes await return as soon as it is the request's turn.
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// lack says why no engine can be chosen.
+// lack says why no engine can be chosen, in order of what is worth waiting for.
 type lack uint8
 
 const (
@@ -162,7 +162,7 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	if len(ranked) > 0 {
 		x.event.Reason = Reason(&x.q, ranked)
 	}
-	return ranked, why
+	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }
 
 // shortlist returns the candidates of a decision, and why there may be none that can be chosen.

@@ -268,6 +268,32 @@ func TestFullMeshHoldsRequestsThenRefuses(t *testing.T) {
 	})
 }
 
+// TestEnginesThatAnswerThatTheyAreFullAreWaitedFor has engines become full without a heartbeat that says so.
+func TestEnginesThatAnswerThatTheyAreFullAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := strings.Replace(chatBody, "hello", strings.Repeat("hello ", 200), 1)
+		m := newMemMesh(t, "a", "b", "c")
+		a, b, c := m.agents["a"], m.agents["b"], m.agents["c"]
+		a.book.down = true
+		m.tell()
+		fill := func(b *memBooker) { b.limit, b.n = 1, 1 }
+		b.book.set(fill)
+		c.book.set(fill)
+		go func() {
+			time.Sleep(2 * time.Second)
+			b.book.set(func(b *memBooker) { b.n = 0 })
+			m.tell()
+		}()
+		if w := a.post(t.Context(), long); w.Code != http.StatusOK {
+			t.Errorf("got %d %q, want the answer of the engine that became free", w.Code, w.Body)
+			time.Sleep(2 * time.Second)
+		}
+		c.book.set(func(b *memBooker) { b.n = 0 })
+		synctest.Wait()
+		m.idle()
+	})
+}
+
 func TestNoEngineIs503(t *testing.T) {
 	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
 		a.book.down, b.book.down = true, true

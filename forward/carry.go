@@ -128,7 +128,7 @@ type lack uint8
 
 const (
 	none lack = iota // none is left that may come back soon
-	away             // one is behind an agent that is silent or missed something, but still connected
+	away             // one is behind an agent that is unreachable, but still connected
 	full             // one is full
 )
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -15,7 +16,7 @@ type Candidate struct {
 	Generation engine.Generation // of the digest that the overlap is from; 0 without overlap
 	State      State
 	Load       engine.Load
-	Away       bool    // its agent is suspect or silent, but its connection stands: it may be heard again any moment
+	Away       bool    // its agent is unreachable, but its connection stands: it may be heard again any moment
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
 	Unverified bool    // nothing checks what its digests claim
 	Scale      float64 // share of a claimed overlap that turns out true, above 0 and at most 1
@@ -38,7 +39,7 @@ type Question struct {
 	Learned  Learned // by the model's engines
 }
 
-// Eligible reports whether c may be chosen at all, given that it answers a probe first where it must.
+// Eligible reports whether c may be chosen at all.
 func (c *Candidate) Eligible() bool { return c.State != Unreachable && c.Load.Usable() }
 
 // OverlapTokens is the overlap in tokens, as this engine's answers have taught to count them.
@@ -75,14 +76,27 @@ func (c *Candidate) work(q *Question, overlap float64) (reference, own float64) 
 	return reference, min(max(mine.seconds(n, ctx), reference/maxSlowness), reference*maxSlowness)
 }
 
-// score is u + x·s + (W0-1)·x + g·x·(u + x/2) + c·r: the request's own delay in the engine's seconds, then what it costs
-// others in reference seconds.
+// score is u + x·s + (W0-1)·x + g·x·(u + x/2) + c·r + e: the request's own delay in the engine's seconds, what it costs
+// others in reference seconds, and for a candidate that has not answered the time of finding out.
 func (c *Candidate) score(q *Question) float64 {
 	u := c.Load.QueuedSeconds
 	x, own := c.work(q, min(c.Overlap*q.Rule.LocalityWeight, q.Bytes))
-	return u + own + (q.Rule.WaitWeight-1)*x + q.Rule.step(&q.Learned)*x*(u+x/2) +
+	score := u + own + (q.Rule.WaitWeight-1)*x + q.Rule.step(&q.Learned)*x*(u+x/2) +
 		q.Rule.requestCost(&q.Learned)*float64(c.Load.InFlight)
+	if c.unanswered() {
+		score += unheard
+	}
+	return score
 }
+
+// unheard is the price in seconds of a candidate that has not answered: the least time until it is known not to accept. A
+// suspect has mostly lost a heartbeat, so that a prompt whose prefill takes seconds is worth a try there; of one that is
+// fresh the heartbeat may be a second old.
+const unheard = float64(acceptFloor) / float64(time.Second)
+
+// unanswered reports whether a decision goes by numbers for c that it meant to have confirmed: c is suspect, or among the
+// best, and no answer is here.
+func (c *Candidate) unanswered() bool { return !c.Probed && (c.Asked || c.State == Suspect) }
 
 // ProbeSet returns the indices in short of the candidates to ask for their load: the best by score, at least one of which is
 // not there for its overlap, because a set made by overlap alone collapses onto few engines. Of a question with a pin they
@@ -111,12 +125,11 @@ func ProbeSet(q *Question, short []Candidate) []int {
 }
 
 // Rank scores the candidates and sorts them: those that were asked first, then by score, lowest first, ties for the first
-// place at random. One whose answer is late competes with what heartbeats told: a holder is worth more than a fresh
-// number. Candidates that are not eligible, or are suspect and did not answer a probe, are left out.
+// place at random. One that has not answered competes with what heartbeats told, at the price of a wrong try: a holder is
+// worth more than a fresh number. Of a question with a pin it is behind the others. Candidates that are not eligible are
+// left out.
 func Rank(q *Question, short []Candidate, rng *rand.Rand) []Candidate {
-	ranked := slices.DeleteFunc(slices.Clone(short), func(c Candidate) bool {
-		return !c.Eligible() || (c.State == Suspect && !c.Probed)
-	})
+	ranked := slices.DeleteFunc(slices.Clone(short), func(c Candidate) bool { return !c.Eligible() })
 	for i := range ranked {
 		ranked[i].Score = ranked[i].score(q)
 	}

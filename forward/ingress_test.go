@@ -179,24 +179,44 @@ func TestPlainAnswerThatBreaksIsCut(t *testing.T) {
 func TestMutePeerIsPassedOverAndNoted(t *testing.T) {
 	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
 		b.mute = true
-		for range 60 {
-			m.tell()
-			start := time.Now()
-			w := a.post(t.Context(), chatBody)
-			if w.Body.String() != (echoEngine{"a"}).answer() {
-				t.Fatalf("got %d %q", w.Code, w.Body)
-			}
-			if len(a.last().Attempts) == 2 {
-				if took := time.Since(start); took != acceptFloor {
-					t.Errorf("passed over after %v, want %v", took, acceptFloor)
-				}
-				if s := a.View.StateOf("b", time.Now()); s != Suspect {
-					t.Errorf("the mute peer is %v, want suspect", s)
-				}
-				return
+		start := time.Now()
+		if a.post(t.Context(), chatBody); len(a.last().Attempts) != 1 || a.last().Engine != "a/0" || time.Since(start) != probeFloor {
+			t.Errorf("got %+v after %v, want the idle engine that is known to be there, %v later", a.last(), time.Since(start), probeFloor)
+		}
+		m.tell()
+		a.book.set(func(b *memBooker) { b.n = 2 }) // 100 ms by the score: b is worth a try that costs 50
+		start = time.Now()
+		w := a.post(t.Context(), chatBody)
+		a.book.set(func(b *memBooker) { b.n = 0 })
+		if w.Body.String() != (echoEngine{"a"}).answer() || len(a.last().Attempts) != 2 {
+			t.Fatalf("got %d %q after %+v, want an answer after the mute peer was tried", w.Code, w.Body, a.last().Attempts)
+		}
+		if took := time.Since(start); took != probeFloor+acceptFloor {
+			t.Errorf("passed over after %v, want %v", took, probeFloor+acceptFloor)
+		}
+		if s := a.View.StateOf("b", time.Now()); s != Suspect {
+			t.Errorf("the mute peer is %v, want suspect", s)
+		}
+	})
+}
+
+func TestSilentHolderIsTriedUntilItMisses(t *testing.T) {
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("what is held. ", 2000) + `"}]}`
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		p := keysOf(t, openai.RouteChat, body)
+		held := digestOf("b/0", 1, p.Keys...)
+		a.Index.Apply(&held)
+		b.mute = true
+		time.Sleep(10 * time.Minute) // no heartbeat: 20 periods
+		for _, tried := range []engine.ID{"b/0", "a/0"} {
+			a.post(t.Context(), body)
+			if e := a.last(); e.Attempts[0].Engine != tried || e.Outcome != outcomeOK {
+				t.Errorf("got %s after %+v, want %s tried first", e.Outcome, e.Attempts, tried)
 			}
 		}
-		t.Error("the mute peer was never chosen first")
+		if s := a.View.StateOf("b", time.Now()); s != Unreachable {
+			t.Errorf("the silent holder is %v after its miss, want unreachable", s)
+		}
 	})
 }
 

@@ -79,7 +79,11 @@ func (q *Question) shortlistPinned(all []Candidate, eligible []int32) []Candidat
 	return short
 }
 
-// rankPinned puts candidates in the order of the pin, by the loads that they answered.
+// rankPinned puts candidates in the order of the pin, by the loads that they answered. Suspects that did not answer are behind
+// the others: who hashes does not know what trying them would save.
 func (q *Question) rankPinned(ranked []Candidate) {
-	slices.SortFunc(ranked, func(a, b Candidate) int { return compareOrders(q.orderOf(&a), q.orderOf(&b)) })
+	silent := func(c *Candidate) byte { return flag(c.State == Suspect && !c.Probed) }
+	slices.SortFunc(ranked, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(silent(&a), silent(&b)), compareOrders(q.orderOf(&a), q.orderOf(&b)))
+	})
 }

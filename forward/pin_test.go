@@ -97,11 +97,28 @@ func TestSilentEngineOfASessionIsPassedOver(t *testing.T) {
 	}
 }
 
+func TestSuspectKeepsItsSessionsIfItAnswers(t *testing.T) {
+	q := ask(40000)
+	q.Pin = pinOf("s")
+	all := idle(3 * pinned) // more than the short list holds: silence must not put it off that
+	first := Shortlist(q, all, nil)[0].ID
+	at := slices.IndexFunc(all, func(c Candidate) bool { return c.ID == first })
+	all[at].State = Suspect
+	short := Shortlist(q, all, nil)
+	if ranked := Rank(q, short, nil); ranked[0].ID == first || ranked[pinned-1].ID != first {
+		t.Errorf("got %v, want the suspect %s last while it has not answered", ranked, first)
+	}
+	short[0].Probed = true
+	if ranked := Rank(q, short, nil); ranked[0].ID != first {
+		t.Errorf("got %v, want %s first, which has answered", ranked, first)
+	}
+}
+
 func TestPinnedAreAskedInTheirOrder(t *testing.T) {
 	q := ask(40000)
 	q.Pin = pinOf("s")
 	short := Shortlist(q, idle(20), nil)
-	if set := ProbeSet(q, short); len(short) != pinned || !slices.Equal(set, []int{0, 1, 2}) {
+	if set := ProbeSet(q, short); len(short) != pinned || !slices.Equal(set, []int{0, 1, 2, 3}) {
 		t.Fatalf("%d on the short list, %v are asked", len(short), set)
 	}
 	short[0].Load.InFlight = 50 // as it answers

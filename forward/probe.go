@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // probeFloor is the least time that an answer to a probe is waited for. A round trip on a LAN is a tenth of it; longer
@@ -30,8 +28,8 @@ func (x *exchange) probe(short []Candidate) {
 	}
 }
 
-// toProbe marks the candidates that are asked and returns their agents, each once. Suspects are always asked: they are
-// not chosen otherwise. The best are, unless the prompt is so small, or so alone, that nothing can be saved.
+// toProbe marks the candidates that are asked and returns their agents, each once. Suspects are always asked: an
+// answer takes their price away, and makes them fresh. The best are, unless there is no other.
 func (x *exchange) toProbe(short []Candidate) map[string]bool {
 	agents := map[string]bool{}
 	for i := range short {
@@ -40,7 +38,7 @@ func (x *exchange) toProbe(short []Candidate) map[string]bool {
 			agents[c.ID.Agent()] = true
 		}
 	}
-	if x.q.Bytes < float64(x.q.Rule.MinPromptTokens)*engine.DefaultBytesPerToken || len(short) < 2 {
+	if len(short) < 2 {
 		return agents
 	}
 	for _, i := range ProbeSet(&x.q, short) {

@@ -23,7 +23,8 @@ func TestProbesAreSentOnlyWhereTheyCanSaveSomething(t *testing.T) {
 	near, far := 100*time.Microsecond, 60*time.Millisecond
 	own := func(c *Candidate) { c.State = Own }
 	suspect := func(c *Candidate) { c.State = Suspect }
-	a, b, c, d := candidate("a/0", 0, 0, 0), candidate("b/0", 0, 1, 0), candidate("c/0", 0, 2, 0), candidate("d/0", 0, 3, 0)
+	a, b, c := candidate("a/0", 0, 0, 0), candidate("b/0", 0, 1, 0), candidate("c/0", 0, 2, 0)
+	d, e := candidate("d/0", 0, 3, 0), candidate("e/0", 0, 4, 0)
 	for _, tt := range []struct {
 		name  string
 		bytes float64
@@ -31,14 +32,13 @@ func TestProbesAreSentOnlyWhereTheyCanSaveSomething(t *testing.T) {
 		short []Candidate
 		asked []string // agents that are sent a probe
 	}{
-		{"the best three", 64000, near, []Candidate{a, b, c, d}, []string{"a", "b", "c"}},
-		{"its own load is read", 64000, near, []Candidate{with(a, own), b, c, d}, []string{"b", "c"}},
-		{"a small prompt", 796, near, []Candidate{a, b, c, d}, nil},
-		{"just large enough", 800, near, []Candidate{a, b, c, d}, []string{"a", "b", "c"}},
+		{"the best four", 64000, near, []Candidate{a, b, c, d, e}, []string{"a", "b", "c", "d"}},
+		{"its own load is read", 64000, near, []Candidate{with(a, own), b, c, d, e}, []string{"b", "c", "d"}},
+		{"a short prompt, for which no digest is looked at", 40, near, []Candidate{a, b, c, d, e}, []string{"a", "b", "c", "d"}},
 		{"one candidate is left", 64000, near, []Candidate{a}, nil},
-		{"the whole prompt takes less than a round trip", 3600, far, []Candidate{a, b, c, d}, nil}, // 900 tokens take 56 ms
-		{"it takes longer", 4000, far, []Candidate{a, b, c, d}, []string{"a", "b", "c"}},
-		{"a suspect is asked whatever it takes", 796, far, []Candidate{a, b, c, with(d, suspect)}, []string{"d"}},
+		{"the whole prompt takes less than a round trip", 3600, far, []Candidate{a, b, c, d, e}, nil}, // 900 tokens take 56 ms
+		{"it takes longer", 4000, far, []Candidate{a, b, c, d, e}, []string{"a", "b", "c", "d"}},
+		{"a suspect is asked whatever it takes", 796, far, []Candidate{a, b, c, d, with(e, suspect)}, []string{"e"}},
 		{"a suspect that is alone", 64000, near, []Candidate{with(a, suspect)}, []string{"a"}},
 	} {
 		x := &exchange{g: &Ingress{Config: Config{Peers: farPeers(tt.rtt)}}, q: *ask(tt.bytes)}

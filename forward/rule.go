@@ -1,7 +1,7 @@
 package forward
 
 // Rule holds the parameters of a decision. The measurements behind the values of DefaultRule are in section 9 of the
-// architecture.
+// architecture, and where DESIGN.md deviates from it in section "Tried" there.
 type Rule struct {
 	// WaitWeight is W0: the price of a second of new work besides its own delay, when the mesh is idle. From 1 to 3 is flat
 	// for long prompts; below 2 short conversations lose hits.
@@ -16,16 +16,17 @@ type Rule struct {
 	RequestCost, MinRequestCost, MaxRequestCost float64
 	// ByOverlap is the number of candidates taken for their overlap.
 	ByOverlap int
-	// ByChance is the number of candidates taken at random: fewer herd, more cost nothing but time.
+	// ByChance is the number of candidates taken at random: fewer herd, more are hardly better, and cost time.
 	ByChance int
-	// Probes is the number of candidates asked for their load before one is chosen.
+	// Probes is the number of candidates asked for their load before one is chosen: each is two packets more for a request,
+	// fewer choose by numbers that are a heartbeat old. Above ByOverlap there is always one drawn by chance among them.
 	Probes int
 	// Tie is how far scores may differ, in seconds, and still be equal: what engines of one kind learn differs by that.
 	Tie float64
 	// LocalityWeight is the worth of a second of prefill that overlap saves, in seconds. Overlap counts for more than it
 	// saves above 1.
 	LocalityWeight float64
-	// MinPromptTokens is the size of a prompt below which it is not worth a look at digests or a probe.
+	// MinPromptTokens is the size of a prompt below which it is not worth a look at digests.
 	MinPromptTokens int
 }
 
@@ -34,7 +35,7 @@ func DefaultRule() Rule {
 	return Rule{
 		WaitWeight: 2, Step: 0.5, MaxStep: 100,
 		RequestCost: 0.050, MinRequestCost: 0.010, MaxRequestCost: 0.100,
-		ByOverlap: 3, ByChance: 4, Probes: 3, Tie: 0.010,
+		ByOverlap: 3, ByChance: 6, Probes: 4, Tie: 0.010,
 		LocalityWeight: 1, MinPromptTokens: 200,
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Shortlist picks the candidates of a decision among all engines of the model: up to 3 with the most overlap (at least
-// half of the best, and above the median), 4 at random, and the agent's own. It never takes the minimum over all: with
+// Shortlist picks the candidates of a decision among all engines of the model: up to Rule.ByOverlap with the most
+// overlap (at least half of the best, and above the median), Rule.ByChance at random, and the agent's own. It never takes the minimum over all: with
 // many agents that herds even with a perfect index. Of a question with a pin they are the first in its order. The result
 // is a fresh slice; all is put in order of ID, unless it is, so that only rng decides what chance does.
 func Shortlist(q *Question, all []Candidate, rng *rand.Rand) []Candidate {

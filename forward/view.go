@@ -20,8 +20,8 @@ type State uint8
 const (
 	Own         State = iota
 	Fresh             // heard within 1.5 of its heartbeat periods
-	Suspect           // silent longer, or one probe or accept missed: chosen only after it answers a probe
-	Unreachable       // two missed in a row or 3 periods silent: never chosen
+	Suspect           // silent longer, or one probe or accept missed: asked whenever it is on a short list, dear until it answers
+	Unreachable       // two missed in a row, or one and 3 periods silent, or not connected: never chosen
 )
 
 // String returns the word for s in status and metrics.
@@ -297,7 +297,8 @@ func (v *View) Generation(id engine.ID) (engine.Generation, bool) {
 	return e.Generation, true
 }
 
-// Usable returns the number of engines that can take a request now, or when they are no longer full.
+// Usable returns the number of engines that can take a request now, or when they are no longer full. Those of an agent that is
+// only silent count, since they may be chosen: until it has missed something, or its connection ends.
 func (v *View) Usable(now time.Time) int {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -334,7 +335,7 @@ func (e *engineView) candidate(now time.Time) Candidate {
 		c.Load.QueuedSeconds += max(0, e.load.QueuedSeconds-now.Sub(e.loadAt).Seconds())
 	}
 	c.Load.InFlight += e.sent
-	c.Away = !e.agent.down && (c.State == Suspect || c.State == Unreachable)
+	c.Away = !e.agent.down && c.State == Unreachable
 	return c
 }
 
@@ -358,12 +359,13 @@ func (v *View) StateOf(agent string, now time.Time) State {
 	return Unreachable
 }
 
+// state holds silence alone for lost heartbeats, however long: of an agent that is dead the connection ends soon.
 func (a *agentView) state(now time.Time) State {
 	if a.down {
 		return Unreachable
 	}
 	switch silent := now.Sub(a.heard); {
-	case a.missed >= 2 || silent > 3*a.period:
+	case a.missed >= 2, a.missed == 1 && silent > 3*a.period:
 		return Unreachable
 	case a.missed == 1 || silent > a.period*3/2:
 		return Suspect

@@ -24,22 +24,42 @@ func report(seq uint64, queued float64) Report {
 	return Report{Period: 500 * time.Millisecond, Loads: []EngineLoad{{"0", engine.Load{Seq: seq, QueuedSeconds: queued}}}}
 }
 
-func TestSilentAgentBecomesSuspectThenUnreachable(t *testing.T) {
+func TestSilenceAloneNeverMakesUnreachable(t *testing.T) {
 	v, _, now := testView(t)
 	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
 	v.Hear("b", report(1, 0), now)
 	for _, tt := range []struct {
 		after time.Duration
 		want  State
-	}{{0, Fresh}, {749 * time.Millisecond, Fresh}, {751 * time.Millisecond, Suspect}, {1501 * time.Millisecond, Unreachable}} {
+	}{{0, Fresh}, {749 * time.Millisecond, Fresh}, {751 * time.Millisecond, Suspect}, {1501 * time.Millisecond, Suspect}, {time.Minute, Suspect}} {
 		if got := v.StateOf("b", now.Add(tt.after)); got != tt.want {
 			t.Errorf("after %v: got %v, want %v", tt.after, got, tt.want)
 		}
 	}
-	later := now.Add(time.Minute)
-	v.Hear("b", report(2, 0), later)
-	if got := v.StateOf("b", later); got != Fresh {
-		t.Errorf("heard again: got %v, want fresh", got)
+	if v.Usable(now.Add(time.Minute)) != 1 {
+		t.Error("the engine of an agent that is only silent does not count")
+	}
+}
+
+func TestSilentAgentIsUnreachableOnceItMissed(t *testing.T) {
+	for _, silent := range []time.Duration{800 * time.Millisecond, time.Minute} { // when it is asked
+		v, _, heard := testView(t)
+		v.Announce("b", []engine.Engine{described("b/0", 1)}, heard)
+		v.Hear("b", report(1, 0), heard)
+		asked := heard.Add(silent)
+		missed := asked.Add(acceptFloor)
+		v.Missed("b", asked, missed)
+		if got := v.StateOf("b", heard.Add(1499*time.Millisecond)); got != Suspect {
+			t.Errorf("one miss and less than 3 periods: got %v, want suspect", got)
+		}
+		later := heard.Add(max(1501*time.Millisecond, missed.Sub(heard)))
+		if c, _ := v.Candidate("b/0", later); c.State != Unreachable || !c.Away || v.Usable(later) != 0 {
+			t.Errorf("missed after %v: got %v and away %t, want it unreachable and waited for", silent, c.State, c.Away)
+		}
+		v.Hear("b", report(2, 0), later)
+		if c, _ := v.Candidate("b/0", later); c.State != Fresh || c.Away {
+			t.Errorf("heard again: got %v, want fresh", c.State)
+		}
 	}
 }
 

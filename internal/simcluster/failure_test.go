@@ -142,7 +142,7 @@ func TestSilentAgentCostsOnlyTheStreamsThatHadBegun(t *testing.T) {
 	})
 }
 
-func TestSilenceTurnsSuspectThenUnreachable(t *testing.T) {
+func TestSilenceTurnsSuspectAndAMissUnreachable(t *testing.T) {
 	Test(t, Config{Agents: 3, Delay: lan}, func(t *testing.T, c *Cluster) {
 		c.Whole(wholeWithin)
 		time.Sleep(time.Second)
@@ -152,7 +152,14 @@ func TestSilenceTurnsSuspectThenUnreachable(t *testing.T) {
 		if suspect < 250*time.Millisecond-lan {
 			t.Errorf("suspect after %v: two heartbeats have not been missed", suspect)
 		}
-		c.Await("unreachable", 800*time.Millisecond, is("unreachable"))
+		time.Sleep(time.Second)
+		if got := c.StateOf(0, 2); got != "suspect" {
+			t.Errorf("an agent that was only silent, for %v, is %q", suspect+time.Second, got)
+		}
+		if a := chat(t, c, 0, ChatBody("", "hello")); a.Engine() == EngineID(2) {
+			t.Error("answered by the engine of a silent agent")
+		}
+		c.Await("unreachable", 100*time.Millisecond, is("unreachable"))
 		for range 100 {
 			time.Sleep(50 * time.Millisecond)
 			if got := c.StateOf(0, 2); got != "unreachable" && got != "dead" {

@@ -6,8 +6,8 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// remembered is how many heartbeats of an agent are kept for those that have not read them: an agent that hears none of
-// the last three is unreachable, so older ones change nothing.
+// remembered is how many heartbeats of an agent are kept for those that have not read them: who has heard none of
+// the last two holds the agent for suspect, and a load so old tells nothing, so older ones change nothing.
 const remembered = 8
 
 // beats are the last heartbeats that an agent sent. Readers fetch them when they decide, which gives what pushing each to

@@ -5,7 +5,6 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
-	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // This file holds the calls of forward's decision, in the order in which forward's Ingress makes them.
@@ -44,8 +43,8 @@ func (p *mesh) shortlist(g *ingress, x *exchange) {
 	g.view.Generations(x.short)
 }
 
-// toProbe marks the candidates that are asked, and returns those to whom a probe goes: suspects, since they are not chosen
-// otherwise, and the best, unless the prompt is so small, or so alone, that nothing can be saved.
+// toProbe marks the candidates that are asked, and returns those to whom a probe goes: suspects, since an answer takes their
+// price away, and the best, unless there is no other.
 func (p *mesh) toProbe(x *exchange) []int {
 	var ask []int
 	for i := range x.short {
@@ -54,8 +53,7 @@ func (p *mesh) toProbe(x *exchange) []int {
 			ask = append(ask, i)
 		}
 	}
-	small := x.q.Bytes < float64(x.q.Rule.MinPromptTokens)*engine.DefaultBytesPerToken
-	if small || len(x.short) < 2 || !p.w.cfg.Probes {
+	if len(x.short) < 2 || !p.w.cfg.Probes {
 		return ask
 	}
 	for _, i := range forward.ProbeSet(&x.q, x.short) {

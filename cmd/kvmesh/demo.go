@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvmesh/kvmesh/internal/node"
 	"github.com/kvmesh/kvmesh/internal/simengine"
+	"github.com/kvmesh/kvmesh/internal/simulate"
 	"github.com/kvmesh/kvmesh/internal/workload"
 	"github.com/kvmesh/kvmesh/mesh"
 )
@@ -25,12 +26,61 @@ import (
 type demoCmd struct {
 	JSON bool   `name:"json" help:"Print one line of JSON instead of the table."`
 	Seed uint64 `help:"Seed of the traffic." default:"1"`
+
+	Replay  time.Duration `help:"Replay so much of what kvmesh simulate plays to as many engines, on engines of its model, in place of the short traffic." placeholder:"TIME"`
+	Trace   string        `help:"Recorded conversations for that, as in kvmesh simulate." placeholder:"PATH"`
+	Engines int           `help:"Number of engines for that, each with its agent." default:"8"`
+	SpeedUp float64       `help:"How much faster than recorded that is." default:"3"`
 }
 
-const (
-	demoEngines = 4
-	demoModel   = "sim-model"
-)
+const demoModel = "sim-model"
+
+// demoPlan is what is played on what.
+type demoPlan struct {
+	traffic workload.Workload
+	about   string
+	engines int
+	engine  simengine.Config
+}
+
+// plan returns the short traffic for four engines, or the recorded one.
+func (c *demoCmd) plan() (p demoPlan, err error) {
+	p.engine = simengine.DefaultConfig()
+	p.engine.Model = demoModel
+	if c.Replay > 0 {
+		return c.replay(p)
+	}
+	p.engines, p.engine.CapacityTokens = 4, workload.DemoKVTokens
+	p.about = "recorded chat, conversations about documents, shared system prompts"
+	p.traffic, err = workload.DemoWorkload(c.Seed, 1)
+	return p, err
+}
+
+// demoBytesPerToken is how much made text a simulated engine takes for a token.
+const demoBytesPerToken = 3.35
+
+// replay plays the arrivals of the simulator on its model of an engine.
+func (c *demoCmd) replay(p demoPlan) (demoPlan, error) {
+	s := simulateCmd{Workload: "conversation", Trace: c.Trace}
+	config := simulate.DefaultConfig()
+	config.Workload, config.Engines, config.Span, config.WarmUp, config.Seed = s.Workload, c.Engines, c.Replay, c.Replay/2, c.Seed
+	if err := s.read(&config); err != nil {
+		return p, err
+	}
+	if !(c.SpeedUp > 0 && c.SpeedUp <= 100) {
+		return p, badConfig(fmt.Errorf("speed-up (%v) must be above 0 and at most 100", c.SpeedUp))
+	}
+	trace, err := simulate.Recorded(config)
+	if err != nil {
+		return p, badConfig(err)
+	}
+	p.engines, p.about = c.Engines, "recorded chat"
+	p.engine.CapacityTokens, p.engine.Speed = simulate.CacheTokens, c.SpeedUp
+	p.traffic, err = workload.Replay("trace", &trace, workload.NewText(c.Seed), workload.ReplayConfig{
+		BytesPerToken: demoBytesPerToken, Compress: c.SpeedUp, Seed: c.Seed,
+	})
+	return p, err
+}
 
 // demoLeg is what one way of spreading the requests gave.
 type demoLeg struct {
@@ -44,20 +94,19 @@ type demoLeg struct {
 	Seconds          float64 `json:"seconds"`
 }
 
-// Run plays the same traffic twice over four simulated engines: straight to them by round robin, then through a mesh of
-// four agents.
+// Run plays the same traffic twice over simulated engines: straight to them by round robin, then through a mesh of as many
+// agents.
 func (c *demoCmd) Run(ctx context.Context) error {
-	w, err := workload.DemoWorkload(c.Seed, 1)
+	p, err := c.plan()
 	if err != nil {
 		return err
 	}
-	say(c.JSON, "%d requests to %d simulated engines, twice: recorded chat, conversations about documents, shared system prompts.\n",
-		w.Requests(), demoEngines)
-	plain, err := c.roundRobin(ctx, &w)
+	say(c.JSON, "%d requests to %d simulated engines, twice: %s.\n", p.traffic.Requests(), p.engines, p.about)
+	plain, err := c.roundRobin(ctx, &p)
 	if err != nil {
 		return fmt.Errorf("round robin: %w", err)
 	}
-	routed, err := c.kvmesh(ctx, &w)
+	routed, err := c.kvmesh(ctx, &p)
 	if err != nil {
 		return fmt.Errorf("kvmesh: %w", err)
 	}
@@ -74,17 +123,17 @@ func say(quiet bool, format string, args ...any) {
 	}
 }
 
-func (c *demoCmd) roundRobin(ctx context.Context, w *workload.Workload) (leg demoLeg, err error) {
-	engines, err := startEngines(ctx)
+func (c *demoCmd) roundRobin(ctx context.Context, p *demoPlan) (leg demoLeg, err error) {
+	engines, err := startEngines(ctx, p)
 	if err != nil {
 		return leg, err
 	}
 	defer func() { err = errors.Join(err, engines.stop()) }()
-	return c.play(ctx, "round robin", w, engines, engines.urls, workload.RoundRobin(demoEngines))
+	return c.play(ctx, "round robin", p, engines, engines.urls, workload.RoundRobin(p.engines))
 }
 
-func (c *demoCmd) kvmesh(ctx context.Context, w *workload.Workload) (leg demoLeg, err error) {
-	engines, err := startEngines(ctx)
+func (c *demoCmd) kvmesh(ctx context.Context, p *demoPlan) (leg demoLeg, err error) {
+	engines, err := startEngines(ctx, p)
 	if err != nil {
 		return leg, err
 	}
@@ -95,15 +144,15 @@ func (c *demoCmd) kvmesh(ctx context.Context, w *workload.Workload) (leg demoLeg
 	}
 	defer func() { err = errors.Join(err, agents.stop()) }()
 	say(c.JSON, "look at the mesh while it works: %s\n", agents.page)
-	return c.play(ctx, "kvmesh", w, engines, agents.urls, workload.Random(demoEngines, c.Seed))
+	return c.play(ctx, "kvmesh", p, engines, agents.urls, workload.Random(p.engines, c.Seed))
 }
 
 // play sends the traffic to the targets and measures.
-func (c *demoCmd) play(ctx context.Context, name string, w *workload.Workload, engines *engineSet, targets []string, pick workload.Picker) (demoLeg, error) {
+func (c *demoCmd) play(ctx context.Context, name string, p *demoPlan, engines *engineSet, targets []string, pick workload.Picker) (demoLeg, error) {
 	show, done := progress(name)
 	before, start := engines.inFlightSeconds(), time.Now()
 	r, err := workload.Run(ctx, workload.Config{
-		Targets: targets, Pick: pick, Workload: w, Model: demoModel, Progress: show, Timeout: time.Minute,
+		Targets: targets, Pick: pick, Workload: &p.traffic, Model: demoModel, Progress: show, Timeout: 5 * time.Minute,
 	})
 	seconds := time.Since(start).Seconds()
 	done()
@@ -188,18 +237,18 @@ func (g *group) stop() error {
 	return errors.Join(g.errs...)
 }
 
-// engineSet is four simulated engines on loopback.
+// engineSet is simulated engines on loopback.
 type engineSet struct {
 	group
 	engines []*simengine.Engine
 }
 
-func startEngines(ctx context.Context) (*engineSet, error) {
+func startEngines(ctx context.Context, p *demoPlan) (*engineSet, error) {
 	s := &engineSet{}
 	ctx, s.cancel = context.WithCancel(ctx)
-	for i := range demoEngines {
-		c := simengine.DefaultConfig()
-		c.Model, c.CapacityTokens, c.Seed = demoModel, workload.DemoKVTokens, uint64(i+1)
+	for i := range p.engines {
+		c := p.engine
+		c.Seed = uint64(i + 1)
 		e, err := simengine.New(c)
 		if err != nil {
 			return nil, errors.Join(err, s.stop())

@@ -172,11 +172,7 @@ func (p *player) arrive() *request {
 	found := false
 	for _, run := range k.runs {
 		for id := range uint64(run.Count) {
-			n := run.First + id
-			own := k.generated || !p.shared[n]
-			if own && !k.generated {
-				n += uint64(a.copy) * uint64(p.blocks)
-			}
+			n, own := p.block(k, run.First+id, a.copy)
 			if own && !found && (!k.generated || len(r.chain) >= k.common()) {
 				found, r.user = true, n
 			}
@@ -187,6 +183,17 @@ func (p *player) arrive() *request {
 		r.user = mix(uint64(p.next))
 	}
 	return r
+}
+
+// block returns the block that stands for an id of a template in one copy, and whether it is that copy's own.
+func (p *replay) block(k *template, id uint64, copies int32) (n uint64, own bool) {
+	switch {
+	case k.generated:
+		return id, true
+	case p.shared[id]:
+		return id, false
+	}
+	return id + uint64(copies)*uint64(p.blocks), true
 }
 
 // common is how many of a generated request's leading blocks are shared with others.

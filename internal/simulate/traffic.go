@@ -23,6 +23,7 @@ type traffic struct {
 	warmUp      time.Duration // of it, by default: requests that arrive before do not count
 	covered     bool          // a key is resident with the block that covers its boundary; else with the last whole block before
 	open        func(w *world) source
+	recorded    *replay // nil for generated and closed-loop traffic
 }
 
 // source makes the requests of one run.

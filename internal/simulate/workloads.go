@@ -20,6 +20,9 @@ const (
 	traceBlocks      = 4000
 )
 
+// CacheTokens is the size of an engine's cache for recorded conversations, unless the run says otherwise.
+const CacheTokens = traceBlocks * traceBlockTokens
+
 // trafficOf prepares the workload of c and puts its own values where c has none.
 func trafficOf(c *Config) (*traffic, error) {
 	t := &traffic{Machine: MachineFIFO, blockTokens: traceBlockTokens, cacheBlocks: traceBlocks, covered: true}
@@ -67,6 +70,7 @@ func (t *traffic) replay(c *Config, mixed bool) error {
 	if c.Burst > 0 {
 		p.bunch(c.Burst)
 	}
+	t.recorded = p
 	t.open = func(w *world) source { return &player{replay: p, w: w} }
 	return nil
 }

@@ -16,6 +16,9 @@ type ReplayConfig struct {
 	MaxInputTokens int
 	// MaxOutputTokens cuts answers; 0 cuts none.
 	MaxOutputTokens int
+	// BytesPerToken is how much text stands for a token; 0 means the constant of that name. A tokenizer that makes more
+	// tokens of made text than that needs less.
+	BytesPerToken float64
 	// Compress divides the trace's times: 24 plays 10 minutes in 25 s. 0 means 1.
 	Compress float64
 	Seed     uint64
@@ -30,13 +33,17 @@ func Replay(name string, t *Trace, text *Text, c ReplayConfig) (Workload, error)
 	if c.Compress < 0 {
 		return Workload{}, fmt.Errorf("replay trace: Compress (%v) must not be negative", c.Compress)
 	}
+	perToken := c.BytesPerToken
+	if perToken == 0 {
+		perToken = BytesPerToken
+	}
 	w := Workload{Name: name, Text: text}
 	for i, r := range sample(t, c) {
 		w.Sessions = append(w.Sessions, Session{
 			ID:    strconv.Itoa(i),
 			Class: name,
 			Start: compress(r.At, c.Compress),
-			Turns: []Turn{{User: r.passages(t.BlockTokens), MaxTokens: outputLimit(r.OutputTokens, c.MaxOutputTokens)}},
+			Turns: []Turn{{User: r.passages(t.BlockTokens, perToken), MaxTokens: outputLimit(r.OutputTokens, c.MaxOutputTokens)}},
 		})
 	}
 	w.sort()
@@ -58,12 +65,12 @@ func outputLimit(tokens, limit int) int {
 }
 
 // passages is the text of r's blocks, the last one cut to the prompt's length.
-func (r *TraceRequest) passages(blockTokens int) []Passage {
+func (r *TraceRequest) passages(blockTokens int, bytesPerToken float64) []Passage {
 	var out []Passage
 	rest := r.InputTokens
 	for id := range r.BlockIDs() {
 		n := min(rest, blockTokens)
-		out = append(out, Passage{ID: id, Bytes: n * BytesPerToken})
+		out = append(out, Passage{ID: id, Bytes: int(float64(n) * bytesPerToken)})
 		rest -= n
 	}
 	return out

@@ -45,17 +45,17 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 	}{
 		{"the only one", []Candidate{candidate("a/0", 0, 5, 9)}, "a/0", "only"},
 		{"the holder", []Candidate{candidate("a/0", 0, 0, 0), candidate("b/0", 60000, 0, 0)}, "b/0", "prefix"},
-		{"the holder while its queue costs less than twice the prefill it saves", []Candidate{
-			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 1.9, 0),
+		{"the holder while its queue costs less than the price of the prefill it saves", []Candidate{
+			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 2.4, 0),
 		}, "b/0", "prefix"},
 		{"another when the holder's queue costs more", []Candidate{
-			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 2.1, 0),
+			candidate("a/0", 0, 0, 0), candidate("b/0", 64000, 2.6, 0),
 		}, "a/0", "load"},
 		{"the one with fewer in flight when nothing is held", []Candidate{
 			candidate("a/0", 0, 0, 3), candidate("b/0", 0, 0, 2),
 		}, "b/0", "cold"},
-		{"a shared prefix is not worth forty requests more in flight", []Candidate{
-			candidate("a/0", 64000, 0, 41), candidate("b/0", 0, 0, 0),
+		{"a shared prefix is not worth fifty requests more in flight", []Candidate{
+			candidate("a/0", 64000, 0, 51), candidate("b/0", 0, 0, 0),
 		}, "b/0", "load"},
 		{"never a full one", []Candidate{
 			with(candidate("a/0", 64000, 0, 0), full), candidate("b/0", 0, 9, 50),
@@ -67,16 +67,16 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 			with(candidate("a/0", 0, 0, 0), answered), with(candidate("b/0", 64000, 0, 0), late),
 		}, "b/0", "prefix"},
 		{"a suspect that has not answered, where it saves more than a wrong try costs", []Candidate{
-			with(candidate("a/0", 2000, 0, 0), suspect), candidate("b/0", 0, 0, 0), // 500 tokens: 62 ms by the score
+			with(candidate("a/0", 2000, 0, 0), suspect), candidate("b/0", 0, 0, 0), // 500 tokens: 78 ms by the score
 		}, "a/0", "prefix"},
 		{"no such suspect where it saves less", []Candidate{
-			with(candidate("a/0", 1200, 0, 0), suspect), candidate("b/0", 0, 0, 0), // 300 tokens: 37 ms
+			with(candidate("a/0", 900, 0, 0), suspect), candidate("b/0", 0, 0, 0), // 225 tokens: 35 ms
 		}, "b/0", "load"},
 		{"a suspect that has answered, where it saves as little", []Candidate{
-			with(candidate("a/0", 1200, 0, 0), suspect, answered), candidate("b/0", 0, 0, 0),
+			with(candidate("a/0", 900, 0, 0), suspect, answered), candidate("b/0", 0, 0, 0),
 		}, "a/0", "prefix"},
 		{"nor a holder whose answer is late, where it saves less", []Candidate{
-			with(candidate("a/0", 1200, 0, 0), late), with(candidate("b/0", 0, 0, 0), answered),
+			with(candidate("a/0", 900, 0, 0), late), with(candidate("b/0", 0, 0, 0), answered),
 		}, "b/0", "load"},
 	}
 	for _, tt := range tests {

@@ -46,7 +46,7 @@ func TestScoreHasFiveTerms(t *testing.T) {
 		{"at most 100 ms", learned(7), engine.Load{InFlight: 10}, 1 + 1},
 	} {
 		q := ask(64000)
-		q.Learned = tt.learned
+		q.Rule.WaitWeight, q.Learned = 2, tt.learned
 		c := Candidate{Overlap: 32000, Load: tt.load}
 		if got := c.score(q); math.Abs(got-tt.want) > 1e-9 {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
@@ -56,6 +56,7 @@ func TestScoreHasFiveTerms(t *testing.T) {
 
 func TestLocalityWeightPricesOverlapOnly(t *testing.T) {
 	q := ask(64000)
+	q.Rule.WaitWeight = 2
 	c := candidate("a/0", 16000, 0, 0)
 	for weight, want := range map[float64]float64{0.5: 2 * 0.875, 1: 2 * 0.75, 2: 2 * 0.5, 9: 0} {
 		q.Rule.LocalityWeight = weight

@@ -3,8 +3,8 @@ package forward
 // Rule holds the parameters of a decision. The measurements behind the values of DefaultRule are in section 9 of the
 // architecture, and where DESIGN.md deviates from it in section "Tried" there.
 type Rule struct {
-	// WaitWeight is W0: the price of a second of new work besides its own delay, when the mesh is idle. From 1 to 3 is flat
-	// for long prompts; below 2 short conversations lose hits.
+	// WaitWeight is W0: the price of a second of new work, its own delay included, when the mesh is idle. From 1 to 3 is flat
+	// for long prompts; below 2.5 short conversations lose hits.
 	WaitWeight float64
 	// Step is K: the share of a whole improvement step over random routing that work which delays others costs. From 0.5 to
 	// 1 is flat.
@@ -33,7 +33,7 @@ type Rule struct {
 // DefaultRule returns the rule in use.
 func DefaultRule() Rule {
 	return Rule{
-		WaitWeight: 2, Step: 0.5, MaxStep: 100,
+		WaitWeight: 2.5, Step: 0.5, MaxStep: 100,
 		RequestCost: 0.050, MinRequestCost: 0.010, MaxRequestCost: 0.100,
 		ByOverlap: 3, ByChance: 6, Probes: 4, Tie: 0.010,
 		LocalityWeight: 1, MinPromptTokens: 200,

@@ -56,8 +56,12 @@ func (c *demoCmd) plan() (p demoPlan, err error) {
 	return p, err
 }
 
-// demoBytesPerToken is how much made text a simulated engine takes for a token.
-const demoBytesPerToken = 3.35
+const (
+	// demoBytesPerToken is how much made text a simulated engine takes for a token.
+	demoBytesPerToken = 3.35
+	// demoMaxContext leaves room for the longest recorded prompts, whose made text is a few more tokens or less.
+	demoMaxContext = 200_000
+)
 
 // replay plays the arrivals of the simulator on its model of an engine.
 func (c *demoCmd) replay(p demoPlan) (demoPlan, error) {
@@ -75,7 +79,8 @@ func (c *demoCmd) replay(p demoPlan) (demoPlan, error) {
 		return p, badConfig(err)
 	}
 	p.engines, p.about = c.Engines, "recorded chat"
-	p.engine.CapacityTokens, p.engine.Speed = simulate.CacheTokens, c.SpeedUp
+	p.engine.CapacityTokens, p.engine.BlockTokens, p.engine.Speed = simulate.CacheTokens, trace.BlockTokens, c.SpeedUp
+	p.engine.MaxContext = demoMaxContext
 	p.traffic, err = workload.Replay("trace", &trace, workload.NewText(c.Seed), workload.ReplayConfig{
 		BytesPerToken: demoBytesPerToken, Compress: c.SpeedUp, Seed: c.Seed,
 	})

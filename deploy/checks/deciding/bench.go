@@ -35,7 +35,7 @@ func checkBench(ctx context.Context, h *check.Harness) error {
 		}
 	}
 	for engines, bound := range map[string]float64{"64": 20_000, "1024": 100_000} {
-		ns, ok := best["BenchmarkDecide/engines="+engines]
+		ns, ok := best["BenchmarkDecide/"+engines]
 		if !ok {
 			h.Figures.Broken("decide_"+engines+"_engines_ns", fmt.Errorf("the benchmark did not run: %s", check.Tail(out, 300)))
 			continue

@@ -30,7 +30,7 @@ type demoCmd struct {
 	Replay  time.Duration `help:"Replay so much of what kvmesh simulate plays to as many engines, on engines of its model, in place of the short traffic." placeholder:"TIME"`
 	Trace   string        `help:"Recorded conversations for that, as in kvmesh simulate." placeholder:"PATH"`
 	Engines int           `help:"Number of engines for that, each with its agent." default:"8"`
-	SpeedUp float64       `help:"How much faster than recorded that is." default:"8"`
+	SpeedUp float64       `help:"How much faster than recorded that is." default:"3"`
 }
 
 const demoModel = "sim-model"
@@ -81,6 +81,7 @@ func (c *demoCmd) replay(p demoPlan) (demoPlan, error) {
 	p.engines, p.about = c.Engines, "recorded chat"
 	p.engine.CapacityTokens, p.engine.BlockTokens, p.engine.Speed = simulate.CacheTokens, trace.BlockTokens, c.SpeedUp
 	p.engine.MaxContext = demoMaxContext
+	p.engine.KVEvents.Endpoint = "tcp://127.0.0.1:0" // the simulator's owners know what engines hold
 	p.traffic, err = workload.Replay("trace", &trace, workload.NewText(c.Seed), workload.ReplayConfig{
 		BytesPerToken: demoBytesPerToken, Compress: c.SpeedUp, Seed: c.Seed,
 	})

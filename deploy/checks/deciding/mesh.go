@@ -14,7 +14,7 @@ const (
 	meshEngines = 8
 	meshTime    = "10m"
 	// meshSpeedUp is what two cores can carry: both legs stream some 1.4 million tokens.
-	meshSpeedUp = 8
+	meshSpeedUp = 3
 	// meshBound is how far the simulator may be from a real mesh, as a share.
 	meshBound = 0.10
 )

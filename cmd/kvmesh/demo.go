@@ -30,7 +30,7 @@ type demoCmd struct {
 	Replay  time.Duration `help:"Replay so much of what kvmesh simulate plays to as many engines, on engines of its model, in place of the short traffic." placeholder:"TIME"`
 	Trace   string        `help:"Recorded conversations for that, as in kvmesh simulate." placeholder:"PATH"`
 	Engines int           `help:"Number of engines for that, each with its agent." default:"8"`
-	SpeedUp float64       `help:"How much faster than recorded that is." default:"3"`
+	SpeedUp float64       `help:"How much faster than recorded that is." default:"2"`
 }
 
 const demoModel = "sim-model"

@@ -87,6 +87,8 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 		"its position is right":                  {GroupSliding, 40, []int{7, 8, 9}, 2, 40},
 		"reckoned a block too low":               {GroupSliding, 48, []int{9, 10, 11}, 2, 48},
 		"reckoned two blocks too low":            {GroupSliding, 52, []int{10, 11, 12}, 2, 52},
+		"reckoned three too low, two prompts":    {GroupSliding, 60, []int{12, 13, 14}, 2, 0},
+		"reckoned three too low, five prompts":   {GroupSliding, 60, []int{12, 13, 14}, 5, 60},
 		"reckoned a block too high":              {GroupSliding, 32, []int{5, 6, 7}, 2, 32},
 		"a hit would end a block later":          {GroupSliding, 40, []int{8, 9, 10}, 2, 0},
 		"nothing shows where it ends":            {GroupSliding, 40, []int{5, 6, 7, 8, 9}, 1, 32},
@@ -97,11 +99,8 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 			b, full, _ := newToy(t)
 			rare := &toyEngine{block: 4, group: 1, kind: c.kind, held: map[uint64]int{}}
 			for i := range c.prompts {
-				p, tokens := parted(begin, c.tokens, byte(100+50*i))
-				b.Apply(0, wholly(full, tokens))
-				kept := wholly(rare, tokens)
-				kept.Window, kept.Hashes = 10, pick(kept.Hashes, c.kept)
-				b.Apply(0, kept)
+				p, tokens := parted(begin, c.tokens, byte(90+25*i))
+				keep(b, full, rare, tokens, c.kept)
 				b.Teach(Lesson{Prompt: p, Tokens: tokens})
 			}
 			p, _ := parted(begin, c.tokens, 200)
@@ -110,6 +109,14 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// keep has an engine compute a sequence of which its sparse group, a window of ten tokens or states, keeps some blocks.
+func keep(b *Blocks, full, rare *toyEngine, tokens []uint32, kept []int) {
+	b.Apply(0, wholly(full, tokens))
+	e := wholly(rare, tokens)
+	e.Window, e.Hashes = 10, pick(e.Hashes, kept)
+	b.Apply(0, e)
 }
 
 // parted returns a prompt that parts from others behind its beginning, and how it is rendered: the beginning to so many

@@ -111,6 +111,40 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 	}
 }
 
+// TestHitsEndBeforeTheTextOfOnePrompt: a key a block behind the place where prompts part lies in the text of one of them. A hit
+// of a prompt that parts at that key ends where they all part.
+func TestHitsEndBeforeTheTextOfOnePrompt(t *testing.T) {
+	const begin, shared = 40, 5
+	b, full, _ := newToy(t)
+	rare := &toyEngine{block: 4, group: 1, kind: GroupSliding, held: map[uint64]int{}}
+	for _, own := range []byte{150, 100} {
+		p, tokens := parted(begin, begin, own)
+		keep(b, full, rare, tokens, []int{7, 8, 9})
+		b.Teach(Lesson{Prompt: p, Tokens: tokens})
+	}
+	text := append(numbered(begin, 0), numbered(shared, 100)...)
+	if got := b.Estimate(promptOf(5, append(text, numbered(35, 200)...)...)); got.Tokens != begin {
+		t.Errorf("estimate %d tokens, want %d", got.Tokens, begin)
+	}
+}
+
+// TestHitsEndBeforeAKeyThatIsMissing: prompts part behind the last key of the text that they begin with. One that has changed
+// the end of that text shares no more than it has keys of it.
+func TestHitsEndBeforeAKeyThatIsMissing(t *testing.T) {
+	const begin, shared = 40, 35
+	b, full, _ := newToy(t)
+	rare := &toyEngine{block: 4, group: 1, kind: GroupSliding, held: map[uint64]int{}}
+	for _, own := range []byte{100, 125, 150} {
+		p, tokens := parted(begin, begin, own)
+		keep(b, full, rare, tokens, []int{7, 8, 9, 17, 18, 19})
+		b.Teach(Lesson{Prompt: p, Tokens: tokens})
+	}
+	text := append(numbered(shared, 0), numbered(45, 200)...)
+	if got := b.Estimate(promptOf(5, text...)); got.Tokens != 0 {
+		t.Errorf("estimate %d tokens, want none: no hit can end before block 10", got.Tokens)
+	}
+}
+
 // keep has an engine compute a sequence of which its sparse group, a window of ten tokens or states, keeps some blocks.
 func keep(b *Blocks, full, rare *toyEngine, tokens []uint32, kept []int) {
 	b.Apply(0, wholly(full, tokens))

@@ -200,6 +200,18 @@ func (t *blockTree) forgetRank(rank int) {
 	clear(t.ranks[rank].nodes)
 }
 
+// fork is the least number of branches at which prompts part.
+const fork = 2
+
+// branches counts the children of a node, up to a bound.
+func (t *blockTree) branches(n int32, most int) int {
+	count := 0
+	for c := t.nodes[n].child; c != noNode && count < most; c = t.nodes[c].next {
+		count++
+	}
+	return count
+}
+
 // ancestor returns the node at a depth on the way to n, which is at least as deep.
 func (t *blockTree) ancestor(n int32, depth int32) int32 {
 	for t.nodes[n].depth > depth {

@@ -127,21 +127,28 @@ const reckonedOff = 2
 
 // parting returns the node at which the text up to a reckoned position ends, n lying before that position. Where other
 // prompts part from this one at n or closely behind it, that is the node, and it matters which: what a sliding window keeps
-// of a text that many prompts begin with is what hits need that end just there. Else n may lie in the text of one prompt
-// alone, and the node is one that is before the position even so.
+// of a text that many prompts begin with is what hits need that end just there. Where a key lies between that has several
+// others behind it, they part behind that key, and this prompt, which does not have it, parted before. Else n may lie in the
+// text of one prompt alone, and the node is one that is before the position even so; but not before a fork: what lies before
+// that is the text of many again.
 func (b *Blocks) parting(n int32) int32 {
-	nodes, at := b.tree.nodes, n
+	at := n
 	for range reckonedOff + 1 {
-		c := nodes[at].child
-		if c == noNode {
-			break
-		}
-		if nodes[c].next != noNode {
+		if b.tree.branches(at, fork) == fork {
 			return at
 		}
-		at = c
+		at = b.tree.nodes[at].child
+		if at == noNode || b.renderings.divide(&b.tree, at) {
+			break
+		}
 	}
-	return b.tree.ancestor(n, max(nodes[n].depth-reckonedOff, 0))
+	for range reckonedOff {
+		if n == rootNode || b.tree.branches(n, fork) == fork {
+			break
+		}
+		n = b.tree.nodes[n].parent
+	}
+	return n
 }
 
 // measure fills in the tokens of a hit that ends at a node or above, tier by tier.

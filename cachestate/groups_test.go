@@ -87,6 +87,8 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 		"its position is right":                  {GroupSliding, 40, []int{7, 8, 9}, 2, 40},
 		"reckoned a block too low":               {GroupSliding, 48, []int{9, 10, 11}, 2, 48},
 		"reckoned two blocks too low":            {GroupSliding, 52, []int{10, 11, 12}, 2, 52},
+		"reckoned three too low, two prompts":    {GroupSliding, 60, []int{12, 13, 14}, 2, 0},
+		"reckoned three too low, five prompts":   {GroupSliding, 60, []int{12, 13, 14}, 5, 60},
 		"reckoned a block too high":              {GroupSliding, 32, []int{5, 6, 7}, 2, 32},
 		"a hit would end a block later":          {GroupSliding, 40, []int{8, 9, 10}, 2, 0},
 		"nothing shows where it ends":            {GroupSliding, 40, []int{5, 6, 7, 8, 9}, 1, 32},
@@ -97,11 +99,8 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 			b, full, _ := newToy(t)
 			rare := &toyEngine{block: 4, group: 1, kind: c.kind, held: map[uint64]int{}}
 			for i := range c.prompts {
-				p, tokens := parted(begin, c.tokens, byte(100+50*i))
-				b.Apply(0, wholly(full, tokens))
-				kept := wholly(rare, tokens)
-				kept.Window, kept.Hashes = 10, pick(kept.Hashes, c.kept)
-				b.Apply(0, kept)
+				p, tokens := parted(begin, c.tokens, byte(90+25*i))
+				keep(b, full, rare, tokens, c.kept)
 				b.Teach(Lesson{Prompt: p, Tokens: tokens})
 			}
 			p, _ := parted(begin, c.tokens, 200)
@@ -110,6 +109,48 @@ func TestHitsEndWherePromptsPart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHitsEndBeforeTheTextOfOnePrompt: a key a block behind the place where prompts part lies in the text of one of them. A hit
+// of a prompt that parts at that key ends where they all part.
+func TestHitsEndBeforeTheTextOfOnePrompt(t *testing.T) {
+	const begin, shared = 40, 5
+	b, full, _ := newToy(t)
+	rare := &toyEngine{block: 4, group: 1, kind: GroupSliding, held: map[uint64]int{}}
+	for _, own := range []byte{150, 100} {
+		p, tokens := parted(begin, begin, own)
+		keep(b, full, rare, tokens, []int{7, 8, 9})
+		b.Teach(Lesson{Prompt: p, Tokens: tokens})
+	}
+	text := append(numbered(begin, 0), numbered(shared, 100)...)
+	if got := b.Estimate(promptOf(5, append(text, numbered(35, 200)...)...)); got.Tokens != begin {
+		t.Errorf("estimate %d tokens, want %d", got.Tokens, begin)
+	}
+}
+
+// TestHitsEndBeforeAKeyThatIsMissing: prompts part behind the last key of the text that they begin with. One that has changed
+// the end of that text shares no more than it has keys of it.
+func TestHitsEndBeforeAKeyThatIsMissing(t *testing.T) {
+	const begin, shared = 40, 35
+	b, full, _ := newToy(t)
+	rare := &toyEngine{block: 4, group: 1, kind: GroupSliding, held: map[uint64]int{}}
+	for _, own := range []byte{100, 125, 150} {
+		p, tokens := parted(begin, begin, own)
+		keep(b, full, rare, tokens, []int{7, 8, 9, 17, 18, 19})
+		b.Teach(Lesson{Prompt: p, Tokens: tokens})
+	}
+	text := append(numbered(shared, 0), numbered(45, 200)...)
+	if got := b.Estimate(promptOf(5, text...)); got.Tokens != 0 {
+		t.Errorf("estimate %d tokens, want none: no hit can end before block 10", got.Tokens)
+	}
+}
+
+// keep has an engine compute a sequence of which its sparse group, a window of ten tokens or states, keeps some blocks.
+func keep(b *Blocks, full, rare *toyEngine, tokens []uint32, kept []int) {
+	b.Apply(0, wholly(full, tokens))
+	e := wholly(rare, tokens)
+	e.Window, e.Hashes = 10, pick(e.Hashes, kept)
+	b.Apply(0, e)
 }
 
 // parted returns a prompt that parts from others behind its beginning, and how it is rendered: the beginning to so many

@@ -257,32 +257,36 @@ func (s *lesson) reckon(fromTokens int32) {
 
 // refine corrects the position of the last key that this prompt shares with earlier ones. Between it and the next key the
 // texts part, so the tokens do too: at the first fork of the tree behind it. The key cannot lie further before the fork
-// than the text up to the next key is long.
+// than the text up to the next key is long, nor so far where many prompts part: of n that part evenly over a length, the
+// first is expected to do so after a part in n+1 of it. A part in n-1 is allowed.
 func (s *lesson) refine(i int) int32 {
 	p, block := s.p, int32(s.b.block)
-	at := s.position[i]
-	gap := s.tokens
-	if rest := p.Bytes - int64(p.Offsets[i]); rest > 0 && i+1 < len(p.Keys) {
-		perByte := float64(s.tokens-at) / float64(rest)
-		gap = int32(float64(p.Offsets[i+1]-p.Offsets[i])*perByte*1.5) + block
+	at, rest := s.position[i], p.Bytes-int64(p.Offsets[i])
+	if rest <= 0 {
+		return at
 	}
-	fork := s.fork(int(at/block), int((at+gap)/block)+1)
-	return max(at, int32(fork)*block-gap)
+	perByte := float64(s.tokens-at) / float64(rest)
+	gap := int32(float64(p.Offsets[i+1]-p.Offsets[i])*perByte*1.5) + block
+	depth, branches := s.parted(int(at/block), int((at+gap)/block)+1)
+	return max(at, int32(depth)*block-gap/int32(max(branches-1, 1)))
 }
 
-// fork returns the first depth in [from, to] at which other prompts leave this one's path, or 0.
-func (s *lesson) fork(from, to int) int {
-	nodes := s.b.tree.nodes
+// maxBranches bounds how many branches of a fork are counted.
+const maxBranches = 32
+
+// parted returns the first depth in [from, to] at which other prompts leave this one's path, and how many ways lead on
+// from there; 0 when none does.
+func (s *lesson) parted(from, to int) (depth, branches int) {
 	for depth := from; depth <= min(to, len(s.path)-1); depth++ {
 		n := int32(rootNode)
 		if depth > 0 {
 			n = s.path[depth-1]
 		}
-		if c := nodes[n].child; c != noNode && nodes[c].next != noNode {
-			return depth
+		if branches = s.b.tree.branches(n, maxBranches); branches >= fork {
+			return depth, branches
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // commit makes this prompt the latest rendering of its keys.

@@ -168,6 +168,15 @@ func (r *renderings) blockChanged(b *Blocks, node int32) {
 	}
 }
 
+// divide reports whether several resident keys follow one that ends at a node.
+func (r *renderings) divide(t *blockTree, node int32) bool {
+	i := t.nodes[node].renderings
+	for i != noRendering && r.list[i].after < fork {
+		i = r.list[i].nextHere
+	}
+	return i != noRendering
+}
+
 // refreshAll looks at every key again.
 func (r *renderings) refreshAll(b *Blocks) {
 	for _, i := range r.keys {

@@ -86,14 +86,12 @@ func (a *Agent) planLocked(b *Booking, ad *Admission) {
 	b.lessons.ask.Style = a.capability.style(a.engine.Kind)
 }
 
-// askIDsLocked asks for the prompt's token ids where they teach something: what blocks its keys lie in, when that is not
-// known of two blocks or more.
+// askIDsLocked asks for the prompt's token ids where they teach something.
 func (a *Agent) askIDsLocked(b *Booking, ad *Admission) {
 	if !a.events.live() || ad.Media || !a.reuses || ad.Traits.Any(openai.TraitEcho|openai.TraitOddNames) {
 		return
 	}
-	block := a.blocks.BlockTokens()
-	if block == 0 || a.blocks.Unmapped(ad.Prompt, a.book.BytesPerToken()) < 2*block {
+	if !a.teachesLocked(ad.Prompt) {
 		return
 	}
 	if a.teaching.refill(b.made); a.teaching.spare <= 0 {
@@ -124,6 +122,17 @@ func (a *Agent) askIDsLocked(b *Booking, ad *Admission) {
 		}
 	}
 	l.prompt = ad.Prompt.Clone()
+}
+
+// teachesLocked reports whether a prompt's token ids teach something: what blocks its keys lie in, when that is not known of
+// two blocks or more. An engine with sparse groups keeps what a hit needs that ends with this prompt, and often nothing else
+// nearby: there the next prompt's hit is found only by this one's last key, however short the text before it.
+func (a *Agent) teachesLocked(p *cachestate.Prompt) bool {
+	block := a.blocks.BlockTokens()
+	if block == 0 || len(p.Keys) == 0 {
+		return false
+	}
+	return a.blocks.Unmapped(p, a.book.BytesPerToken()) >= 2*block || a.blocks.Sparse() && !a.blocks.Known(p.Keys[len(p.Keys)-1])
 }
 
 // askUsageLocked asks one stream in a few for its usage, which says what was cached, when the client did not.

@@ -27,6 +27,13 @@ func toldAgent(t testing.TB, edit func(*Config)) *Agent {
 	return a
 }
 
+// sparse gives the engine a second cache group, of a sliding window.
+func sparse(a *Agent) {
+	e := storedTokens(tokensOf(9, 4))
+	e.Group, e.GroupKind, e.Window = 1, cachestate.GroupSliding, 8
+	(*sink)(a).Apply(0, []cachestate.BlockEvent{e})
+}
+
 // tokensOf returns n token ids that begin with those of every shorter list of the same family.
 func tokensOf(family uint32, n int) []uint32 {
 	out := make([]uint32, 0, n)
@@ -66,6 +73,20 @@ func TestIDsAreAskedOnlyWhereTheyTeach(t *testing.T) {
 		{"a new prompt", func(*Agent, *Admission) {}, "return_token_ids"},
 		{"in a stream", func(_ *Agent, ad *Admission) { ad.Traits = openai.TraitStream }, "return_token_ids"},
 		{"a short prompt", func(_ *Agent, ad *Admission) { ad.Prompt = dense(prompt(1, 0, 0, 1)); ad.Prompt.Bytes = 20 }, ""},
+		{"a short prompt of an engine with a sparse group", func(a *Agent, ad *Admission) {
+			sparse(a)
+			ad.Prompt = dense(prompt(1, 0, 0, 1))
+			ad.Prompt.Bytes = 20
+		}, "return_token_ids"},
+		{"the same, its last key known", func(a *Agent, ad *Admission) {
+			sparse(a)
+			ad.Prompt = dense(prompt(1, 0, 0, 1))
+			a.blocks.Teach(cachestate.Lesson{Prompt: ad.Prompt, Tokens: tokensOf(3, 8)})
+		}, ""},
+		{"no keys", func(a *Agent, ad *Admission) {
+			sparse(a)
+			ad.Prompt = &cachestate.Prompt{Bytes: 80_000}
+		}, ""},
 		{"several answers", func(_ *Agent, ad *Admission) { ad.Traits = openai.TraitMany }, ""},
 		{"computed without the cache", func(_ *Agent, ad *Admission) { ad.Traits = openai.TraitSkipsCache }, ""},
 		{"echoed", func(_ *Agent, ad *Admission) { ad.Traits = openai.TraitEcho }, ""},

@@ -159,7 +159,7 @@ func (c *comparison) figures(p *player, name string) {
 	f := p.r.h.Figures
 	f.Zero(name+"_prompt_ends_wrong", float64(c.wrong), "of %d prompts sent before; %d of them too low%s", c.ends, c.under, c.firstBad)
 	f.AtLeast(name+"_prompt_ends_known", float64(c.ends)/float64(c.ends+c.unknown), 0.6,
-		"share of %d prompts sent before whose rendering the agent knows; it does not ask for one that adds less than two blocks", c.ends+c.unknown)
+		"share of %d prompts sent before whose rendering the agent knows; with one cache group it does not ask for one that adds less than two blocks", c.ends+c.unknown)
 	worse := c.parted
 	if c.elsewhere.past > worse.past {
 		worse = c.elsewhere

@@ -101,6 +101,9 @@ func (c *Config) Validate() error {
 	return errors.Join(append(errs, c.Geometry.Validate())...)
 }
 
+// rtt is the round trip that agents have measured on the mean.
+func (c *Config) rtt() time.Duration { return time.Duration(float64(c.ProbeDelay) * (1 + c.Jitter)) }
+
 // maxEngines is four times the largest mesh; it keeps an engine's number within 16 bits.
 const maxEngines = 4096
 

@@ -62,7 +62,7 @@ func (p *mesh) toProbe(x *exchange) []int {
 		switch {
 		case c.State == forward.Own:
 			c.Probed = true
-		case c.State == forward.Fresh && p.w.cfg.ProbeDelay.Seconds() > c.WholeSeconds(&x.q):
+		case c.State == forward.Fresh && p.w.cfg.rtt().Seconds() > c.WholeSeconds(&x.q):
 			// The round trip costs more than any choice can save.
 		case !slices.Contains(ask, i):
 			ask = append(ask, i)

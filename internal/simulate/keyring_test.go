@@ -35,8 +35,14 @@ func TestKeysLieInBlocks(t *testing.T) {
 		offset  uint32
 		want    int
 	}{
-		{512, true, 0, -1}, {512, true, 512, 0}, {512, true, 2048, 0}, {512, true, 2049, 1},
-		{16, false, 0, -1}, {16, false, 63, -1}, {16, false, 64, 0}, {16, false, 130, 1},
+		{512, true, 0, -1},
+		{512, true, 512, 0},
+		{512, true, 2048, 0},
+		{512, true, 2049, 1},
+		{16, false, 0, -1},
+		{16, false, 63, -1},
+		{16, false, 64, 0},
+		{16, false, 130, 1},
 	} {
 		if got := testKeyring(c.tokens, c.covered).home(c.offset); got != c.want {
 			t.Errorf("blocks of %d: a key at %d lies in block %d; want %d", c.tokens, c.offset, got, c.want)

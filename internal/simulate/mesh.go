@@ -155,13 +155,13 @@ func (p *mesh) decide(r *request) {
 		}
 		w.forRequest(w.now+w.delay(w.cfg.ProbeDelay/2), r, event{kind: onProbe, a: node, c: r.attempt, d: int32(i)})
 	}
-	wait := max(probeFloor, patience*w.cfg.ProbeDelay)
+	wait := max(probeFloor, patience*w.cfg.rtt())
 	w.forRequest(w.now+wait, r, event{kind: onPatience, c: r.attempt})
 }
 
 // expect notes that no answer of an agent will come: it counts as missed once its time is over.
 func (p *mesh) expect(r *request, node int, attempt int32) {
-	wait := max(acceptFloor, patience*p.w.cfg.ProbeDelay)
+	wait := max(acceptFloor, patience*p.w.cfg.rtt())
 	p.w.forRequest(p.w.now+wait, r, event{kind: onSilence, a: int32(node), c: attempt, d: int32(r.ingress)})
 }
 
@@ -283,7 +283,7 @@ func (p *mesh) bounced(r *request, e *event) {
 func (p *mesh) missed(r *request, e *event) {
 	w := p.w
 	n := w.nodes[e.a]
-	asked := w.now - max(acceptFloor, patience*w.cfg.ProbeDelay)
+	asked := w.now - max(acceptFloor, patience*w.cfg.rtt())
 	p.ingresses[e.d].view.Missed(n.agent, epoch.Add(asked), w.clock())
 	x := r.exchange
 	if r.engine == none && !x.asking && e.c == r.attempt && x.place < len(x.ranked) && w.numbers[x.ranked[x.place].ID] == n.index {

@@ -252,7 +252,7 @@ func (x *exchange) ask(agent string, k *call, patience int) (ending, error) {
 	defer cancel(nil)
 	alive := x.g.View.Alive(agent)
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	return askPeer(ctx, x.g.Peers, agent, k, x.body, patience, x.answer)
+	return x.g.askPeer(ctx, agent, k, x.body, patience, x.answer)
 }
 
 // onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.

@@ -145,7 +145,8 @@ func TestBounceIsReadAlthoughTheBodyCannotBeWritten(t *testing.T) {
 		c := exampleCall()
 		c.BodySize = size
 		to := newAnswer(discardWriter{http.Header{}}, 0, false)
-		_, err := askPeer(t.Context(), bouncingPeer{}, "b", c, make([]byte, size), 1, to)
+		g := &Ingress{Config: Config{Peers: bouncingPeer{}}}
+		_, err := g.askPeer(t.Context(), "b", c, make([]byte, size), 1, to)
 		if refused, ok := errors.AsType[*bounce](err); !ok || refused.Reason != "full" {
 			t.Errorf("body of %d bytes: got %v, want the bounce", size, err)
 		}

@@ -35,15 +35,18 @@ var (
 )
 
 // askPeer has another agent serve the request on one of its engines. Patience multiplies the accept deadline.
-func askPeer(ctx context.Context, peers Peers, agent string, c *call, body []byte, patience int, to receiver) (ending, error) {
-	wait := acceptDeadline(peers.RTT(agent)) * time.Duration(patience)
+func (g *Ingress) askPeer(ctx context.Context, agent string, c *call, body []byte, patience int, to receiver) (ending, error) {
+	wait := acceptDeadline(g.Peers.RTT(agent)) * time.Duration(patience)
 	openCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	s, err := peers.OpenRequest(openCtx, agent)
+	s, err := g.Peers.OpenRequest(openCtx, agent)
 	if err != nil {
 		return ending{}, notAccepted(err)
 	}
-	h := &hop{Stream: s, frames: newFrameReader(s), out: newFrameWriter(s)}
+	h := &hop{
+		Stream: s, frames: newFrameReader(s), out: newFrameWriter(s),
+		doubt: func(err error) { g.doubt(engine.MakeID(agent, c.Engine), err) },
+	}
 	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })
 	defer stop()
 	end, err := h.run(c, body, time.Now().Add(wait), to)
@@ -71,6 +74,7 @@ type hop struct {
 	Stream
 	frames   *frameReader
 	out      *frameWriter
+	doubt    func(error) // called for each load that cannot be true
 	accepted bool
 }
 
@@ -96,12 +100,13 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 			err = to.data(payload, t == frameContent)
 		case frameBounce:
 			v, err := parseVerdict(payload)
-			return ending{}, errors.Join(&bounce{v}, err)
+			return ending{}, errors.Join(&bounce{v}, h.excuse(err))
 		case frameFail:
 			v, err := parseVerdict(payload)
-			return ending{}, &failure{v.Reason, errors.Join(errors.New("engine failed"), err)}
+			return ending{}, &failure{v.Reason, errors.Join(errors.New("engine failed"), h.excuse(err))}
 		case frameEnd:
-			return parseEnding(payload)
+			end, err := parseEnding(payload)
+			return end, h.excuse(err)
 		default: // a later version's frame
 		}
 		if err != nil {
@@ -137,7 +142,7 @@ func (h *hop) sendBody(body []byte) error {
 
 func (h *hop) accept(payload, body []byte, sent bool, to receiver) error {
 	v, err := parseVerdict(payload)
-	if err != nil {
+	if err := h.excuse(err); err != nil {
 		return err
 	}
 	h.accepted = true
@@ -152,6 +157,15 @@ func (h *hop) accept(payload, body []byte, sent bool, to receiver) error {
 		return &failure{"peer_lost", err}
 	}
 	return nil
+}
+
+// excuse lets a frame stand whose load cannot be true: only that load is not known.
+func (h *hop) excuse(err error) error {
+	if errors.Is(err, engine.ErrImplausible) {
+		h.doubt(err)
+		return nil
+	}
+	return err
 }
 
 // broken says what a read error means: before the accept nothing was served; after it a stream without END is lost.

@@ -182,7 +182,7 @@ func (n *Node) Datagram(peer string, b []byte) {
 		n.metrics.badMessages.Inc()
 		return
 	}
-	n.view.Hear(peer, report, time.Now())
+	n.ingress.Hear(peer, report, time.Now())
 }
 
 // maxStateEntry is more than one digest takes in the version vector.

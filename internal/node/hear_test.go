@@ -1,7 +1,9 @@
 package node
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +53,32 @@ func TestGarbageIsCountedAndDropped(t *testing.T) {
 	n.MergeState([]byte{200, 1})
 	if got := metric(t, n, "kvmesh_node_bad_messages_total"); got != 5 {
 		t.Errorf("bad state: %v counted, want 5", got)
+	}
+}
+
+func TestHeartbeatStandsWithoutALoadThatCannotBeTrue(t *testing.T) {
+	r := newRig(t)
+	engines, _, _ := good(t, r)
+	var log bytes.Buffer
+	c := r.config("hearer")
+	c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	n := r.node(c)
+	n.Message("sender", engines)
+	for seq := range uint64(3) {
+		n.Datagram("sender", forward.AppendReport(nil, forward.Report{Period: time.Second, Loads: []forward.EngineLoad{
+			{Name: "e", Load: engine.Load{Seq: seq + 1, BusyShare: 9}}, {Name: "f", Load: engine.Load{Seq: seq + 1, InFlight: 5}},
+		}}))
+	}
+	for _, e := range n.Status().Engines {
+		if good := e.Engine == "sender/f"; good != (e.InFlight == 5) || good != (e.LoadAge >= 0) {
+			t.Errorf("%s: %+v", e.Engine, e)
+		}
+	}
+	if bad, lies := metric(t, n, "kvmesh_node_bad_messages_total"), metric(t, n, "kvmesh_forward_implausible_loads_total"); bad != 0 || lies != 3 {
+		t.Errorf("%v bad messages and %v impossible loads counted, want 0 and 3", bad, lies)
+	}
+	if lines := log.String(); strings.Count(lines, "\n") != 1 || !strings.Contains(lines, "engine=sender/e") {
+		t.Errorf("want one line, with the engine's name: %s", lines)
 	}
 }
 

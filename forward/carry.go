@@ -297,6 +297,9 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 		x.exclude(id)
 	case isFailure:
 		result = failed.Reason
+		if end.Load.Seq > 0 { // from the owner: it was not the way to it that failed
+			x.g.View.SetLoad(id, end.Load, now)
+		}
 		x.exclude(id)
 	default:
 		result = "internal"

@@ -97,6 +97,20 @@ func TestBounceStandsWithoutItsLoad(t *testing.T) {
 	})
 }
 
+func TestLoadOfAFailureIsTaken(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		b.engine = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			b.book.NoteUnreachable()
+			panic("reset")
+		})
+		a.post(t.Context(), chatBody)
+		if c, _ := a.View.Candidate("b/0", time.Now()); c.Load.Flags&engine.Down == 0 {
+			t.Errorf("the view has %+v after the failure said that the engine is down", c.Load)
+		}
+	})
+}
+
 func TestDoubtIsNamedOnceAMinuteForAFewEngines(t *testing.T) {
 	var d doubted
 	now := time.Unix(1000, 0)

@@ -78,8 +78,8 @@ type hop struct {
 	accepted bool
 }
 
-// run asks and passes the answer on. A failed write is not the end: an owner that bounces does so before it has read the
-// body, and its answer says why.
+// run asks and passes the answer on. With a *failure that the owner told comes its load. A failed write is not the end: an
+// owner that bounces does so before it has read the body, and its answer says why.
 func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending, error) {
 	_ = h.SetDeadline(deadline)
 	early := len(body) <= earlyBody && !c.Once
@@ -103,7 +103,7 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 			return ending{}, errors.Join(&bounce{v}, h.excuse(err))
 		case frameFail:
 			v, err := parseVerdict(payload)
-			return ending{}, &failure{v.Reason, errors.Join(errors.New("engine failed"), h.excuse(err))}
+			return ending{Load: v.Load}, &failure{v.Reason, errors.Join(errors.New("engine failed"), h.excuse(err))}
 		case frameEnd:
 			end, err := parseEnding(payload)
 			return end, h.excuse(err)

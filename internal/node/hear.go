@@ -139,7 +139,7 @@ func (n *Node) isNews(from string, instance, number uint64) bool {
 // announcement.
 func (n *Node) hearDigests(from string, b []byte) error {
 	for len(b) > 0 {
-		d, rest, err := cachestate.ParseDelta(b, from)
+		d, rest, err := cachestate.ParseDelta(b, from, n.index.Geometry())
 		if err != nil {
 			return fmt.Errorf("parse digest: %w", err)
 		}

@@ -27,6 +27,7 @@ func good(t testing.TB, r *rig) (engines, digests, heartbeat []byte) {
 func TestGarbageIsCountedAndDropped(t *testing.T) {
 	r := newRig(t)
 	engines, digests, heartbeat := good(t, r)
+	foreign := cachestate.NewDigest("sender/e", cachestate.TierGPU, 1, cachestate.Geometry{Bits: cachestate.MaxBits, Hashes: 5}).Full()
 	for name, b := range map[string][]byte{
 		"unknown kind":           {99, 1, 2, 3},
 		"announcement cut off":   engines[:len(engines)-3],
@@ -34,6 +35,7 @@ func TestGarbageIsCountedAndDropped(t *testing.T) {
 		"digest cut off":         digests[:len(digests)-1],
 		"digest and a rest":      append(slices.Clip(digests), 7),
 		"digest of nothing":      {messageDigests, 0},
+		"digest too large":       append([]byte{messageDigests}, cachestate.AppendDelta(nil, &foreign)...),
 		"endless varint":         append([]byte{messageEngines}, strings.Repeat("\xff", 20)...),
 		"announcement of a text": append([]byte{messageEngines, 5}, "hello"...),
 	} {

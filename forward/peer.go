@@ -46,6 +46,7 @@ func (g *Ingress) askPeer(ctx context.Context, agent string, c *call, body []byt
 	h := &hop{
 		Stream: s, frames: newFrameReader(s), out: newFrameWriter(s),
 		doubt: func(err error) { g.doubt(engine.MakeID(agent, c.Engine), err) },
+		heard: func(now time.Time) { g.View.Heard(agent, now) },
 	}
 	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })
 	defer stop()
@@ -74,7 +75,9 @@ type hop struct {
 	Stream
 	frames   *frameReader
 	out      *frameWriter
-	doubt    func(error) // called for each load that cannot be true
+	doubt    func(error)     // called for each load that cannot be true
+	heard    func(time.Time) // called for frames, at most once in heardGap
+	heardAt  time.Time
 	accepted bool
 }
 
@@ -91,6 +94,7 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 		if err != nil {
 			return ending{}, h.broken(err)
 		}
+		h.hear()
 		switch t {
 		case frameAccept:
 			err = h.accept(payload, body, early, to)
@@ -112,6 +116,17 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 		if err != nil {
 			return ending{}, err
 		}
+	}
+}
+
+// heardGap is the least time between two signs of life that one stream gives: far below what counts as silence, and long
+// enough that the view's lock is not taken for every token.
+const heardGap = 100 * time.Millisecond
+
+func (h *hop) hear() {
+	if now := time.Now(); now.Sub(h.heardAt) >= heardGap {
+		h.heardAt = now
+		h.heard(now)
 	}
 }
 

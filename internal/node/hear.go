@@ -59,6 +59,7 @@ func (n *Node) PeerDown(name, reason string) {
 
 // ServeStream implements mesh.StreamHandler.
 func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *mesh.Stream) {
+	n.view.Heard(peer, time.Now())
 	var err error
 	switch kind {
 	case mesh.KindRequest:
@@ -97,7 +98,9 @@ func (n *Node) Message(from string, b []byte) {
 	if err != nil {
 		n.metrics.badMessages.Inc()
 		n.log.Warn("message dropped", "peer", from, "err", err)
+		return
 	}
+	n.view.Heard(from, time.Now())
 }
 
 func (n *Node) hearEngines(from string, b []byte) error {

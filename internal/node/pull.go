@@ -66,6 +66,7 @@ func (n *Node) pullNow(id digestID) error {
 	if err != nil {
 		return err
 	}
+	n.view.Heard(id.engine.Agent(), time.Now())
 	if d.Engine != id.engine || d.Tier != id.tier {
 		return errOther
 	}

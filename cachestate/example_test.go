@@ -47,7 +47,7 @@ func ExampleIndex() {
 	delta := digest.Publish(now)
 	message := cachestate.AppendDelta(nil, &delta)
 
-	received, _, err := cachestate.ParseDelta(message, "agent1")
+	received, _, err := cachestate.ParseDelta(message, "agent1", cachestate.DefaultGeometry())
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -11,7 +11,10 @@ import (
 )
 
 // mailbox is a bad network: messages are lost, held back, repeated and reordered.
-type mailbox struct{ held [][]byte }
+type mailbox struct {
+	geometry Geometry
+	held     [][]byte
+}
 
 func (m *mailbox) send(t *rapid.T, d Delta) {
 	for range rapid.SampledFrom([]int{1, 1, 1, 0, 2}).Draw(t, "copies") {
@@ -24,7 +27,7 @@ func (m *mailbox) receive(t *rapid.T) (Delta, bool) {
 		return Delta{}, false
 	}
 	i := rapid.IntRange(0, len(m.held)-1).Draw(t, "message")
-	d, _, err := ParseDelta(m.held[i], "a")
+	d, _, err := ParseDelta(m.held[i], "a", m.geometry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +42,7 @@ func TestIndexFollowsDigestOverABadNetwork(t *testing.T) {
 		g := Geometry{Bits: 1 << 10, Hashes: 3}
 		pool := randomKeys(7, 60)
 		gen := engine.Generation(1)
-		d, x, net := NewDigest("a/e", TierGPU, gen, g), NewIndex(g, TierGPU), &mailbox{}
+		d, x, net := NewDigest("a/e", TierGPU, gen, g), NewIndex(g, TierGPU), &mailbox{geometry: g}
 		held, now := map[Key]int{}, epoch
 		past := map[Version][]uint64{{Generation: 1}: make([]uint64, g.words())}
 		publish := func(delta Delta) Delta {

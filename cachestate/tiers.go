@@ -22,6 +22,9 @@ type Tiers struct {
 // NewTiers returns empty indexes for digests of one geometry.
 func NewTiers(g Geometry) *Tiers { return &Tiers{Index: NewIndex(g, TierGPU), geometry: g} }
 
+// Geometry returns the one that all digests must have.
+func (x *Tiers) Geometry() Geometry { return x.geometry }
+
 // Tier returns the index of a tier, nil while no digest of it has come.
 func (x *Tiers) Tier(t Tier) *Index {
 	switch {

@@ -55,16 +55,17 @@ func appendBody(b []byte, d *Delta) []byte {
 	return b
 }
 
-// ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b.
-// It allocates at most 32 times what it was given, and for a whole digest its MaxBits/8 bytes.
-func ParseDelta(b []byte, owner string) (d Delta, rest []byte, err error) {
+// ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b. The
+// geometry g of the mesh must be valid. A delta of another one is an error before its body is looked at, so that at most 32
+// times what was given is allocated, and for a whole digest g.Bits/8 bytes.
+func ParseDelta(b []byte, owner string, g Geometry) (d Delta, rest []byte, err error) {
 	r := engine.NewReader(b)
 	if v := r.Byte(); r.Err() == nil && v != wireVersion {
 		return Delta{}, nil, fmt.Errorf("parse delta: unknown wire version %d", v)
 	}
 	body := parseHead(r, &d, owner)
-	if err = r.Err(); err == nil {
-		err = d.Geometry.Validate()
+	if err = r.Err(); err == nil && d.Geometry != g {
+		err = fmt.Errorf("a digest of %d bits and %d hashes in a mesh of %d and %d", d.Geometry.Bits, d.Geometry.Hashes, g.Bits, g.Hashes)
 	}
 	if err == nil {
 		err = parseBody(r, &d, body)

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 func sampleDelta() Delta {
@@ -38,7 +40,7 @@ func TestDeltaRoundTrip(t *testing.T) {
 		"no bit": sampleFull(r, 0), "few bits": sampleFull(r, 300), "a quarter": sampleFull(r, 40_000), "most": sampleFull(r, 300_000),
 	} {
 		b := AppendDelta([]byte("x"), &d)
-		got, rest, err := ParseDelta(append(b, "rest"...)[1:], "owner")
+		got, rest, err := ParseDelta(append(b, "rest"...)[1:], "owner", d.Geometry)
 		if err != nil || string(rest) != "rest" {
 			t.Errorf("%s: got rest %q, error %v", name, rest, err)
 		}
@@ -56,7 +58,7 @@ func TestDeltaRoundTripOfRandomLists(t *testing.T) {
 		n := rapid.IntRange(0, len(flips)).Draw(t, "set")
 		d.Set, d.Clear = sorted(flips[:n]), sorted(flips[n:])
 		b := AppendDelta(nil, &d)
-		got, rest, err := ParseDelta(b, "owner")
+		got, rest, err := ParseDelta(b, "owner", d.Geometry)
 		if err != nil || len(rest) > 0 {
 			t.Fatalf("got rest %x, error %v", rest, err)
 		}
@@ -96,12 +98,12 @@ func TestParseDeltaRefuses(t *testing.T) {
 		"nothing":          {nil, "truncated"},
 		"another version":  {[]byte{9}, "unknown wire version"},
 		"unknown tier":     {change(func(d *Delta) { d.Tier = 7 }), "unknown tier7"},
-		"no hashes":        {change(func(d *Delta) { d.Geometry.Hashes = 0 }), "hashes"},
-		"huge digest":      {change(func(d *Delta) { d.Geometry.Bits = 1 << 31 }), "bits"},
+		"no hashes":        {change(func(d *Delta) { d.Geometry.Hashes = 0 }), "and 0 hashes in a mesh"},
+		"huge digest":      {change(func(d *Delta) { d.Geometry.Bits = 1 << 31 }), "2147483648 bits"},
 		"backwards":        {change(func(d *Delta) { d.From, d.To = 5, 3 }), "from version"},
 		"unmoved":          {change(func(d *Delta) { d.From = d.To }), "stays"},
 		"twice":            {change(func(d *Delta) { d.Clear = []uint32{500} }), "both set and cleared"},
-		"beyond the end":   {change(func(d *Delta) { d.Geometry.Bits = 1 << 16 }), "beyond"},
+		"beyond the end":   {change(func(d *Delta) { d.Set[3] = d.Geometry.Bits }), "beyond"},
 		"cut":              {good[:len(good)-1], "truncated"},
 		"codes cut":        {slices.Concat(good[:len(good)-6], []byte{4}, good[len(good)-5:len(good)-1]), "codes do not fit"},
 		"words cut":        {append(headOf(good), bodyWords, 1, 2, 3), "truncated"},
@@ -110,10 +112,27 @@ func TestParseDeltaRefuses(t *testing.T) {
 		"unary to the end": {append(headOf(good), bodyList, 1, 0, 2, 0xff, 0xff), "codes do not fit"},
 	}
 	for name, tt := range tests {
-		_, _, err := ParseDelta(tt.b, "owner")
+		_, _, err := ParseDelta(tt.b, "owner", DefaultGeometry())
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tt.want)
 		}
+	}
+}
+
+// Thirty bytes could otherwise claim the largest digest there is, many times in one message.
+func TestForeignGeometryIsRefusedBeforeTheBody(t *testing.T) {
+	d := sampleFull(rand.New(rand.NewPCG(1, 2)), 0)
+	d.Geometry.Bits, d.Words = MaxBits, make([]uint64, MaxBits/64)
+	b := AppendDelta(nil, &d)
+	if _, _, err := ParseDelta(b, "owner", d.Geometry); err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-listBytes(nil, MaxBits)-1] = 9
+	if _, _, err := ParseDelta(b, "owner", d.Geometry); err == nil || !strings.Contains(err.Error(), "unknown body") {
+		t.Fatalf("got %v, want that the body is no body", err)
+	}
+	if _, _, err := ParseDelta(b, "owner", DefaultGeometry()); err == nil || !strings.Contains(err.Error(), "16777216 bits") {
+		t.Errorf("got %v, want the geometry, and nothing of the body", err)
 	}
 }
 
@@ -148,20 +167,31 @@ func TestDeltaOfASecondIsShort(t *testing.T) {
 	}
 }
 
+// geometryOf returns the geometry that an encoded delta states.
+func geometryOf(b []byte) Geometry {
+	var d Delta
+	parseHead(engine.NewReader(b[min(1, len(b)):]), &d, "owner")
+	return d.Geometry
+}
+
 func FuzzParseDelta(f *testing.F) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for _, d := range []Delta{sampleDelta(), sampleFull(r, 0), sampleFull(r, 100)} {
 		f.Add(AppendDelta(nil, &d))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, _, err := ParseDelta(b, "owner")
+		g := geometryOf(b)
+		if g.Validate() != nil {
+			g = DefaultGeometry()
+		}
+		d, _, err := ParseDelta(b, "owner", g)
 		if err != nil {
 			return
 		}
 		if err := d.validate(); err != nil {
 			t.Fatalf("parsed a broken delta: %v", err)
 		}
-		again, rest, err := ParseDelta(AppendDelta(nil, &d), "owner")
+		again, rest, err := ParseDelta(AppendDelta(nil, &d), "owner", g)
 		if err != nil || len(rest) > 0 {
 			t.Fatalf("parse what was parsed: %d bytes over, %v", len(rest), err)
 		}
@@ -190,7 +220,7 @@ func BenchmarkParseDelta(b *testing.B) {
 	buf := AppendDelta(nil, &d)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := ParseDelta(buf, "owner"); err != nil {
+		if _, _, err := ParseDelta(buf, "owner", DefaultGeometry()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -252,7 +252,7 @@ func (x *exchange) ask(agent string, k *call, patience int) (ending, error) {
 	defer cancel(nil)
 	alive := x.g.View.Alive(agent)
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	return askPeer(ctx, x.g.Peers, agent, k, x.body, patience, x.answer)
+	return x.g.askPeer(ctx, agent, k, x.body, patience, x.answer)
 }
 
 // onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
@@ -297,6 +297,9 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 		x.exclude(id)
 	case isFailure:
 		result = failed.Reason
+		if end.Load.Seq > 0 { // from the owner: it was not the way to it that failed
+			x.g.View.SetLoad(id, end.Load, now)
+		}
 		x.exclude(id)
 	default:
 		result = "internal"

@@ -294,6 +294,7 @@ func appendVerdict(v verdict) []byte {
 	return engine.AppendLoad(engine.AppendString(nil, v.Reason), v.Load)
 }
 
+// parseVerdict returns all but the load with an engine.ErrImplausible.
 func parseVerdict(b []byte) (verdict, error) {
 	r := engine.NewReader(b)
 	v := verdict{Reason: knownReason(r.String(256))}
@@ -321,6 +322,7 @@ func appendEnding(e ending) []byte {
 	return engine.AppendLoad(b, e.Load)
 }
 
+// parseEnding returns all but the load with an engine.ErrImplausible.
 func parseEnding(b []byte) (ending, error) {
 	r := engine.NewReader(b)
 	flags := r.Byte()

@@ -118,6 +118,7 @@ func FuzzFrames(f *testing.F) {
 	_ = w.flush()
 	f.Add(buf.Bytes())
 	f.Add(AppendReport(nil, Report{Period: time.Second, Loads: []EngineLoad{{"a", engine.Load{}}}}))
+	f.Add(AppendReport(nil, Report{Period: time.Second, Loads: []EngineLoad{{"a", impossible}, {"b", engine.Load{}}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := newFrameReader(bytes.NewReader(b))
 		for {
@@ -132,6 +133,8 @@ func FuzzFrames(f *testing.F) {
 			_, _ = parseVerdict(payload)
 			_, _ = parseEnding(payload)
 		}
-		_, _ = ParseReport(b)
+		if report, err := ParseReport(b); err == nil && len(report.Loads)+len(report.Doubts) > maxEngines {
+			t.Fatalf("%d loads and %d doubts", len(report.Loads), len(report.Doubts))
+		}
 	})
 }

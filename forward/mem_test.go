@@ -229,6 +229,7 @@ type memBooker struct {
 	seq    uint64
 	limit  int
 	down   bool
+	lie    bool // tells impossible loads
 	refuse Refused
 	ends   []Outcome
 	alive  context.Context
@@ -295,6 +296,9 @@ func (b *memBooker) loadLocked() engine.Load {
 	}
 	if b.down {
 		l.Flags |= engine.Down
+	}
+	if b.lie {
+		l.KVUsage = impossible.KVUsage
 	}
 	return l
 }

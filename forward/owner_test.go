@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,11 +146,61 @@ func TestBounceIsReadAlthoughTheBodyCannotBeWritten(t *testing.T) {
 		c := exampleCall()
 		c.BodySize = size
 		to := newAnswer(discardWriter{http.Header{}}, 0, false)
-		_, err := askPeer(t.Context(), bouncingPeer{}, "b", c, make([]byte, size), 1, to)
+		g := &Ingress{Config: Config{Peers: bouncingPeer{}, View: NewView("a", nil)}}
+		_, err := g.askPeer(t.Context(), "b", c, make([]byte, size), 1, to)
 		if refused, ok := errors.AsType[*bounce](err); !ok || refused.Reason != "full" {
 			t.Errorf("body of %d bytes: got %v, want the bounce", size, err)
 		}
 	}
+}
+
+// No heartbeat comes in this mesh: only what the stream carries tells of the agent.
+func TestLongStreamOutlivesLostHeartbeats(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		b.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			startStream(w, roleChunk)
+			for range 20 {
+				time.Sleep(500 * time.Millisecond)
+				if _, err := io.WriteString(w, chunkOf("word")); err != nil {
+					return
+				}
+			}
+			_, _ = io.WriteString(w, doneChunk)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var ticks sync.WaitGroup
+		ticks.Go(func() {
+			for ctx.Err() == nil {
+				a.View.Tick(time.Now())
+				time.Sleep(silenceOfDead / 12)
+			}
+		})
+		w := a.post(t.Context(), chatBody)
+		if want := roleChunk + strings.Repeat(chunkOf("word"), 20) + doneChunk; w.Body.String() != want {
+			t.Errorf("got %q, want twenty words", w.Body)
+		}
+		if s := a.View.StateOf("b", time.Now()); s != Fresh {
+			t.Errorf("b is %v", s)
+		}
+		cancel()
+		ticks.Wait()
+		time.Sleep(time.Second) // an engine that was given up notices
+	})
+}
+
+func TestStreamGivesASignOfLifeOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signs := 0
+		h := &hop{heard: func(time.Time) { signs++ }}
+		for range 101 { // a second of tokens, at both ends
+			h.hear()
+			time.Sleep(heardGap / 10)
+		}
+		if signs != 11 {
+			t.Errorf("got %d signs in a second, want 11", signs)
+		}
+	})
 }
 
 func TestPreambleOfAnyLengthIsPassedOn(t *testing.T) {

@@ -35,15 +35,19 @@ var (
 )
 
 // askPeer has another agent serve the request on one of its engines. Patience multiplies the accept deadline.
-func askPeer(ctx context.Context, peers Peers, agent string, c *call, body []byte, patience int, to receiver) (ending, error) {
-	wait := acceptDeadline(peers.RTT(agent)) * time.Duration(patience)
+func (g *Ingress) askPeer(ctx context.Context, agent string, c *call, body []byte, patience int, to receiver) (ending, error) {
+	wait := acceptDeadline(g.Peers.RTT(agent)) * time.Duration(patience)
 	openCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	s, err := peers.OpenRequest(openCtx, agent)
+	s, err := g.Peers.OpenRequest(openCtx, agent)
 	if err != nil {
 		return ending{}, notAccepted(err)
 	}
-	h := &hop{Stream: s, frames: newFrameReader(s), out: newFrameWriter(s)}
+	h := &hop{
+		Stream: s, frames: newFrameReader(s), out: newFrameWriter(s),
+		doubt: func(err error) { g.doubt(engine.MakeID(agent, c.Engine), err) },
+		heard: func(now time.Time) { g.View.Heard(agent, now) },
+	}
 	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })
 	defer stop()
 	end, err := h.run(c, body, time.Now().Add(wait), to)
@@ -71,11 +75,14 @@ type hop struct {
 	Stream
 	frames   *frameReader
 	out      *frameWriter
+	doubt    func(error)     // called for each load that cannot be true
+	heard    func(time.Time) // called for frames, at most once in heardGap
+	heardAt  time.Time
 	accepted bool
 }
 
-// run asks and passes the answer on. A failed write is not the end: an owner that bounces does so before it has read the
-// body, and its answer says why.
+// run asks and passes the answer on. With a *failure that the owner told comes its load. A failed write is not the end: an
+// owner that bounces does so before it has read the body, and its answer says why.
 func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending, error) {
 	_ = h.SetDeadline(deadline)
 	early := len(body) <= earlyBody && !c.Once
@@ -87,6 +94,7 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 		if err != nil {
 			return ending{}, h.broken(err)
 		}
+		h.hear()
 		switch t {
 		case frameAccept:
 			err = h.accept(payload, body, early, to)
@@ -96,17 +104,29 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 			err = to.data(payload, t == frameContent)
 		case frameBounce:
 			v, err := parseVerdict(payload)
-			return ending{}, errors.Join(&bounce{v}, err)
+			return ending{}, errors.Join(&bounce{v}, h.excuse(err))
 		case frameFail:
 			v, err := parseVerdict(payload)
-			return ending{}, &failure{v.Reason, errors.Join(errors.New("engine failed"), err)}
+			return ending{Load: v.Load}, &failure{v.Reason, errors.Join(errors.New("engine failed"), h.excuse(err))}
 		case frameEnd:
-			return parseEnding(payload)
+			end, err := parseEnding(payload)
+			return end, h.excuse(err)
 		default: // a later version's frame
 		}
 		if err != nil {
 			return ending{}, err
 		}
+	}
+}
+
+// heardGap is the least time between two signs of life that one stream gives: far below what counts as silence, and long
+// enough that the view's lock is not taken for every token.
+const heardGap = 100 * time.Millisecond
+
+func (h *hop) hear() {
+	if now := time.Now(); now.Sub(h.heardAt) >= heardGap {
+		h.heardAt = now
+		h.heard(now)
 	}
 }
 
@@ -137,7 +157,7 @@ func (h *hop) sendBody(body []byte) error {
 
 func (h *hop) accept(payload, body []byte, sent bool, to receiver) error {
 	v, err := parseVerdict(payload)
-	if err != nil {
+	if err := h.excuse(err); err != nil {
 		return err
 	}
 	h.accepted = true
@@ -152,6 +172,15 @@ func (h *hop) accept(payload, body []byte, sent bool, to receiver) error {
 		return &failure{"peer_lost", err}
 	}
 	return nil
+}
+
+// excuse lets a frame stand whose load cannot be true: only that load is not known.
+func (h *hop) excuse(err error) error {
+	if errors.Is(err, engine.ErrImplausible) {
+		h.doubt(err)
+		return nil
+	}
+	return err
 }
 
 // broken says what a read error means: before the accept nothing was served; after it a stream without END is lost.

@@ -79,7 +79,7 @@ func (g *Ingress) ask(agent string, rtt time.Duration, answers chan<- probeAnswe
 		result = "late"
 	}
 	g.metrics.probes.WithLabelValues(result).Inc()
-	g.View.Hear(agent, report, time.Now())
+	g.Hear(agent, report, time.Now())
 	answers <- probeAnswer{agent, report} // has room for every probe of the request
 }
 

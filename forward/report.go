@@ -2,6 +2,7 @@ package forward
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,12 +13,19 @@ import (
 type Report struct {
 	Period time.Duration // of this owner's heartbeats: how soon its silence means something
 	Loads  []EngineLoad
+	Doubts []EngineDoubt // of the other engines that were named; not written
 }
 
 // EngineLoad is the load of one engine of the reporting owner.
 type EngineLoad struct {
 	Name string // the engine's name at its owner
 	Load engine.Load
+}
+
+// EngineDoubt says of an engine of the reporting owner why its load is not believed.
+type EngineDoubt struct {
+	Name string // the engine's name at its owner
+	Err  error
 }
 
 // AppendReport appends the wire form of r: the period in milliseconds, then name and load of each engine.
@@ -30,7 +38,8 @@ func AppendReport(b []byte, r Report) []byte {
 	return b
 }
 
-// ParseReport reads a Report. It returns an error on a period of zero or above a minute, and on any load out of range.
+// ParseReport reads a Report. It returns an error on a period of zero or above a minute. A load out of range becomes a
+// doubt, and the others stand.
 func ParseReport(b []byte) (Report, error) {
 	r := engine.NewReader(b)
 	report := Report{Period: time.Duration(r.Int(60_000)) * time.Millisecond}
@@ -49,10 +58,14 @@ func ParseReport(b []byte) (Report, error) {
 			return Report{}, fmt.Errorf("parse report: %w", err)
 		}
 		load, after, err := engine.ParseLoad(r.Rest())
-		if err != nil {
+		switch {
+		case errors.Is(err, engine.ErrImplausible):
+			report.Doubts = append(report.Doubts, EngineDoubt{name, err})
+		case err != nil:
 			return Report{}, fmt.Errorf("parse report: %w", err)
+		default:
+			report.Loads = append(report.Loads, EngineLoad{name, load})
 		}
-		report.Loads = append(report.Loads, EngineLoad{name, load})
 		rest = after
 	}
 	return report, nil

@@ -19,7 +19,7 @@ type State uint8
 // The states, from best to worst. Own is this agent's own engines: always fresh.
 const (
 	Own         State = iota
-	Fresh             // heard within 1.5 of its heartbeat periods
+	Fresh             // a sign of life within 1.5 of its heartbeat periods, and nothing missed
 	Suspect           // silent longer, or one probe or accept missed: asked whenever it is on a short list, dear until it answers
 	Unreachable       // two missed in a row, or one and 3 periods silent, or not connected: never chosen
 )
@@ -54,7 +54,8 @@ type View struct {
 }
 
 type agentView struct {
-	heard  time.Time
+	heard  time.Time // the last load or announcement
+	seen   time.Time // the last sign of life, those two among them
 	period time.Duration
 	missed int             // probes and accepts in a row, each of another moment
 	missAt time.Time       // when the last miss was noted
@@ -149,7 +150,26 @@ func (v *View) setLoadLocked(id engine.ID, l engine.Load, now time.Time) {
 	}
 }
 
+// Heard notes a sign of life of an agent that says nothing of its engines: a digest, a pull, bytes of a stream. It ends a
+// silence. It clears no miss: an agent that passes on what its engine sends may still be too busy to accept.
+func (v *View) Heard(agent string, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.seeLocked(agent, now)
+}
+
 func (v *View) hearLocked(agent string, period time.Duration, now time.Time) {
+	a := v.seeLocked(agent, now)
+	if period > 0 {
+		a.period = period
+	}
+	if a.missed > 0 {
+		v.wakeLocked() // somebody may wait for it
+	}
+	a.heard, a.missed = now, 0
+}
+
+func (v *View) seeLocked(agent string, now time.Time) *agentView {
 	a := v.agents[agent]
 	if a == nil {
 		a = &agentView{period: time.Second}
@@ -159,17 +179,15 @@ func (v *View) hearLocked(agent string, period time.Duration, now time.Time) {
 	if a.alive.Err() != nil && !a.down {
 		a.alive, a.kill = context.WithCancelCause(context.Background())
 	}
-	if period > 0 {
-		a.period = period
-	}
-	if a.missed > 0 || now.Sub(a.heard) > a.period {
+	if now.Sub(a.seen) > a.period {
 		v.wakeLocked() // somebody may wait for it
 	}
-	a.heard, a.missed = now, 0
+	a.seen = now
+	return a
 }
 
 // Missed notes that an agent, asked at a moment, did not answer a probe or did not accept in time. Several that were
-// asked before the same pause are one miss, and one that was heard since then is none.
+// asked before the same pause are one miss, and one whose load was heard since then is none.
 func (v *View) Missed(agent string, asked, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -221,10 +239,10 @@ func (v *View) Tick(now time.Time) {
 		if name == v.self {
 			continue
 		}
-		if now.Sub(a.heard) > silenceOfDead {
+		if now.Sub(a.seen) > silenceOfDead {
 			a.kill(errPeerSilent)
 		}
-		if now.Sub(a.heard) > forgetAgent {
+		if now.Sub(a.seen) > forgetAgent {
 			v.forgetAgentLocked(name)
 		}
 	}
@@ -364,7 +382,7 @@ func (a *agentView) state(now time.Time) State {
 	if a.down {
 		return Unreachable
 	}
-	switch silent := now.Sub(a.heard); {
+	switch silent := now.Sub(a.seen); {
 	case a.missed >= 2, a.missed == 1 && silent > 3*a.period:
 		return Unreachable
 	case a.missed == 1 || silent > a.period*3/2:

@@ -176,6 +176,46 @@ func TestTickEndsStreamsOfSilentPeers(t *testing.T) {
 	}
 }
 
+func TestSignOfLifeEndsASilence(t *testing.T) {
+	v, _, now := testView(t)
+	v.PeerUp("b", now)
+	v.Hear("b", report(1, 0), now)
+	alive, changed := v.Alive("b"), v.Changed()
+	now = now.Add(silenceOfDead)
+	v.Heard("b", now)
+	select {
+	case <-changed:
+	default:
+		t.Error("who waits for the agent is not woken")
+	}
+	if got := v.StateOf("b", now.Add(700*time.Millisecond)); got != Fresh {
+		t.Errorf("got %v, want fresh", got)
+	}
+	v.Tick(now.Add(silenceOfDead))
+	if alive.Err() != nil {
+		t.Error("streams of a living agent are given up")
+	}
+	v.Tick(now.Add(silenceOfDead + time.Millisecond))
+	if alive.Err() == nil {
+		t.Error("silent again, and its streams go on")
+	}
+}
+
+func TestSignOfLifeIsNoAnswer(t *testing.T) {
+	v, _, now := testView(t)
+	v.Hear("b", report(1, 0), now)
+	for _, want := range []State{Suspect, Unreachable} {
+		asked, missed := now.Add(10*time.Millisecond), now.Add(60*time.Millisecond)
+		v.Heard("b", now.Add(30*time.Millisecond))
+		v.Missed("b", asked, missed)
+		v.Heard("b", missed)
+		if got := v.StateOf("b", missed); got != want {
+			t.Errorf("got %v, want %v: it does not accept, whatever else comes from it", got, want)
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+}
+
 func TestAgentThatStaysAwayIsForgotten(t *testing.T) {
 	v, x, now := testView(t)
 	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)

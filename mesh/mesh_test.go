@@ -554,6 +554,50 @@ func TestLargestMessageAndDatagramArrive(t *testing.T) {
 	})
 }
 
+// narrow is a socket that keeps the size of the largest packet.
+type narrow struct {
+	*memSock
+	most *atomic.Int64
+}
+
+func (s narrow) WriteTo(p []byte, addr net.Addr) (int, error) {
+	for n := s.most.Load(); int64(len(p)) > n && !s.most.CompareAndSwap(n, int64(len(p))); n = s.most.Load() {
+	}
+	return s.memSock.WriteTo(p, addr)
+}
+
+// Sockets in memory cannot forbid fragments, so that quic-go does not look for larger packets that pass.
+func TestPacketsFitTheNarrowestPathOfIPv6(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var most atomic.Int64
+		listen := func(network, addr string) (net.PacketConn, error) {
+			sock, err := w.net.ListenPacket(network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return narrow{sock.(*memSock), &most}, nil
+		}
+		ca := w.config("a")
+		ca.ListenPacket = listen
+		a := w.run(ca)
+		cb := w.config("b", a.QUICAddr().String())
+		cb.ListenPacket = listen
+		b := w.run(cb)
+		await(t, 5*time.Second, "joined", connectedTo(a, "b"))
+		if err := a.SendReliable(t.Context(), "b", make([]byte, 100_000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.SendDatagram("b", make([]byte, MaxDatagram)); err != nil {
+			t.Fatal(err)
+		}
+		await(t, 5*time.Second, "both have arrived", func() bool { return len(b.got(&b.messages)) == 1 && len(b.got(&b.datagrams)) == 1 })
+		const headers = 40 + 8                                        // of IPv6 and UDP
+		if n := most.Load() + headers; n > 1280 || n < headers+1200 { // QUIC's handshake has packets of 1,200
+			t.Errorf("the largest packet takes %d bytes, want at most 1,280", n)
+		}
+	})
+}
+
 func TestLeftPeerIsKnownToHaveLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b, c := w.three()

@@ -15,7 +15,7 @@ import (
 	"github.com/quic-go/quic-go"
 )
 
-// MaxDatagram is the most bytes of a datagram that every path carries: QUIC needs 1,200 B packets, less its own.
+// MaxDatagram is the most bytes of a datagram that every path carries: maxPacket, less QUIC's own.
 const MaxDatagram = 1100
 
 const (

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxPacket is the most bytes of a gossip packet: with 48 B of IPv6 and UDP it passes the 1,280 B that every IPv6
-	// path carries.
+	// maxPacket is the most bytes of a gossip packet, and of a QUIC packet until the path is known to carry more: with 48 B
+	// of IPv6 and UDP it passes the 1,280 B that every IPv6 path carries.
 	maxPacket = 1200
 	// readPacket is the size of the read buffer. Whatever is larger than a packet of ours is cut and fails to decrypt.
 	readPacket = 2048

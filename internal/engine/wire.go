@@ -17,8 +17,14 @@ const (
 	maxAliases = 64
 )
 
+// maxRequests bounds the requests of an engine that can be true: a thousand times what engines run.
+const maxRequests = 1 << 20
+
 // ErrTruncated is returned when an encoding ends before its last field.
 var ErrTruncated = errors.New("truncated")
+
+// ErrImplausible is returned for a load that was read but cannot be true.
+var ErrImplausible = errors.New("implausible")
 
 // AppendLoad appends the wire form of l: uvarints in the order of the fields, times in microseconds, shares and rates
 // in thousandths, the bend in femtoseconds per token squared. It takes 15 to 50 bytes.
@@ -38,15 +44,16 @@ func AppendLoad(b []byte, l Load) []byte {
 	return append(b, byte(l.Flags))
 }
 
-// ParseLoad reads one Load and returns the bytes after it. A load out of range is an error: a peer that sends one is
-// broken or lies, and its engine is better treated as unknown.
+// ParseLoad reads one Load and returns the bytes after it. Of a load out of range it returns the zero Load, the bytes
+// after it and an ErrImplausible: a peer that sends one is broken or lies about that engine, which says nothing of what
+// stands beside the load. The zero Load replaces none, since every other has a higher Seq.
 func ParseLoad(b []byte) (Load, []byte, error) {
 	r := Reader{b: b}
 	l := Load{
 		Seq:           r.Uvarint(),
 		QueuedSeconds: float64(r.Uvarint()) / 1e6,
-		InFlight:      r.Int(1 << 20),
-		Waiting:       r.Int(1 << 20),
+		InFlight:      int(min(r.Uvarint(), maxRequests+1)),
+		Waiting:       int(min(r.Uvarint(), maxRequests+1)),
 		KVUsage:       float64(r.Uvarint()) / 1e3,
 		PrefillRate:   float64(r.Uvarint()),
 		BytesPerToken: float64(r.Uvarint()) / 1e3,
@@ -61,14 +68,15 @@ func ParseLoad(b []byte) (Load, []byte, error) {
 		return Load{}, nil, fmt.Errorf("parse load: %w", r.err)
 	}
 	if !l.plausible() {
-		return Load{}, nil, fmt.Errorf("parse load: out of range: %+v", l)
+		return Load{}, r.b, fmt.Errorf("parse load: %w: %+v", ErrImplausible, l)
 	}
 	return l, r.b, nil
 }
 
 // plausible reports whether a load can be true. The bounds of what is learned are those within which owners learn, or wider.
 func (l *Load) plausible() bool {
-	return l.QueuedSeconds <= 86400 && l.KVUsage <= 1 && l.BusyShare <= 1 && l.AcceptRate <= 1e6 && l.BytesPerToken <= 1e4 && l.PrefillRate <= 1e9 &&
+	return l.InFlight <= maxRequests && l.Waiting <= maxRequests &&
+		l.QueuedSeconds <= 86400 && l.KVUsage <= 1 && l.BusyShare <= 1 && l.AcceptRate <= 1e6 && l.BytesPerToken <= 1e4 && l.PrefillRate <= 1e9 &&
 		l.PrefillFixed <= 60 && l.PrefillBend <= 1e-3 && l.RequestCost <= 60
 }
 

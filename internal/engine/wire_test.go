@@ -59,9 +59,12 @@ func TestLoadOutOfRangeIsRefused(t *testing.T) {
 		"queued for days": {QueuedSeconds: 1e6}, "KV usage above one": {KVUsage: 1.001}, "busy above one": {BusyShare: 2}, "a million accepted a second": {AcceptRate: 2e6},
 		"impossible rate": {PrefillRate: 1e10}, "millions in flight": {InFlight: 1 << 21}, "token of a page": {BytesPerToken: 1e5},
 		"prompt of minutes": {PrefillFixed: 61}, "impossible bend": {PrefillBend: 2e-3}, "request of minutes": {RequestCost: 61},
+		"more in flight than an int": {InFlight: math.MaxInt}, "millions wait": {Waiting: 1<<20 + 1},
 	} {
-		if _, _, err := ParseLoad(AppendLoad(nil, l)); err == nil {
-			t.Errorf("%s: no error", name)
+		l.Seq = 7
+		got, rest, err := ParseLoad(append(AppendLoad(nil, l), "rest"...))
+		if !errors.Is(err, ErrImplausible) || got != (Load{}) || string(rest) != "rest" {
+			t.Errorf("%s: got %+v, %q, %v; want no load, the rest and ErrImplausible", name, got, rest, err)
 		}
 	}
 }
@@ -141,7 +144,7 @@ func TestEveryTruncationIsAnError(t *testing.T) {
 			_, _, loadErr := ParseLoad(full[:n])
 			if bytes.Equal(full, AppendEngine(nil, &e)) && !errors.Is(engineErr, ErrTruncated) {
 				t.Errorf("engine of %d of %d bytes: %v", n, len(full), engineErr)
-			} else if n < 13 && loadErr == nil {
+			} else if n < 13 && !errors.Is(loadErr, ErrTruncated) {
 				t.Errorf("load of %d bytes: no error", n)
 			}
 		}
@@ -175,7 +178,11 @@ func FuzzWire(f *testing.F) {
 	f.Add(AppendEngine(nil, &e))
 	f.Add(AppendLoad(nil, Load{Seq: 9, QueuedSeconds: 1, KVUsage: 0.5, PrefillBend: 1e-9, RequestCost: 0.02}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if l, _, err := ParseLoad(b); err == nil {
+		l, _, err := ParseLoad(b)
+		if err != nil && l != (Load{}) {
+			t.Fatalf("%+v came with %v", l, err)
+		}
+		if err == nil {
 			if again, _, err := ParseLoad(AppendLoad(nil, l)); err != nil || again.Seq != l.Seq || again.Flags != l.Flags {
 				t.Fatalf("%+v became %+v, %v", l, again, err)
 			}

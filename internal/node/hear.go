@@ -59,6 +59,7 @@ func (n *Node) PeerDown(name, reason string) {
 
 // ServeStream implements mesh.StreamHandler.
 func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *mesh.Stream) {
+	n.view.Heard(peer, time.Now())
 	var err error
 	switch kind {
 	case mesh.KindRequest:
@@ -97,7 +98,9 @@ func (n *Node) Message(from string, b []byte) {
 	if err != nil {
 		n.metrics.badMessages.Inc()
 		n.log.Warn("message dropped", "peer", from, "err", err)
+		return
 	}
+	n.view.Heard(from, time.Now())
 }
 
 func (n *Node) hearEngines(from string, b []byte) error {
@@ -139,7 +142,7 @@ func (n *Node) isNews(from string, instance, number uint64) bool {
 // announcement.
 func (n *Node) hearDigests(from string, b []byte) error {
 	for len(b) > 0 {
-		d, rest, err := cachestate.ParseDelta(b, from)
+		d, rest, err := cachestate.ParseDelta(b, from, n.index.Geometry())
 		if err != nil {
 			return fmt.Errorf("parse digest: %w", err)
 		}
@@ -182,7 +185,7 @@ func (n *Node) Datagram(peer string, b []byte) {
 		n.metrics.badMessages.Inc()
 		return
 	}
-	n.view.Hear(peer, report, time.Now())
+	n.ingress.Hear(peer, report, time.Now())
 }
 
 // maxStateEntry is more than one digest takes in the version vector.

@@ -62,10 +62,11 @@ func (n *Node) pullNow(id digestID) error {
 	if err != nil {
 		return fmt.Errorf("read digest: %w", err)
 	}
-	d, _, err := cachestate.ParseDelta(answer, id.engine.Agent())
+	d, _, err := cachestate.ParseDelta(answer, id.engine.Agent(), n.index.Geometry())
 	if err != nil {
 		return err
 	}
+	n.view.Heard(id.engine.Agent(), time.Now())
 	if d.Engine != id.engine || d.Tier != id.tier {
 		return errOther
 	}

@@ -125,7 +125,7 @@ func TestDigestsFitTheirMessages(t *testing.T) {
 				t.Fatalf("a message of kind %d has %d bytes", b[0], len(b))
 			}
 			for b = b[1:]; len(b) > 0; seen++ {
-				d, rest, err := cachestate.ParseDelta(b, "a")
+				d, rest, err := cachestate.ParseDelta(b, "a", cachestate.DefaultGeometry())
 				if err != nil || d.Engine != deltas[seen].Engine || d.Tier != deltas[seen].Tier {
 					t.Fatalf("digest %d is %s in %v, %v", seen, d.Engine, d.Tier, err)
 				}

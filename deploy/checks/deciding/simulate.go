@@ -126,10 +126,15 @@ func (s *spread) mean() float64 { return s.sum / float64(s.n) }
 func above(a, b float64) bool { return a > b }
 func below(a, b float64) bool { return a < b }
 
-// compare runs two policies on several seeds.
+// compare runs two policies on the usual seeds.
 func compare(ctx context.Context, h *check.Harness, policy, yardstick string, args ...string) (ratios, error) {
+	return compareSeeds(ctx, h, seeds(h), policy, yardstick, args...)
+}
+
+// compareSeeds runs two policies on so many seeds.
+func compareSeeds(ctx context.Context, h *check.Harness, n int, policy, yardstick string, args ...string) (ratios, error) {
 	var r ratios
-	for seed := range seeds(h) {
+	for seed := range n {
 		all, err := simulate(ctx, h, []string{yardstick, policy}, append([]string{"--seed", strconv.Itoa(seed + 1)}, args...)...)
 		if err != nil {
 			return ratios{}, err

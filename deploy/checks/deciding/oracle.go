@@ -160,7 +160,7 @@ func checkWhole(ctx context.Context, h *check.Harness) error {
 	if err != nil {
 		return err
 	}
-	r, err := simulate(ctx, h, []string{kvmesh}, usual(append(all[0].args, "--duration", "0")...)...)
+	r, err := simulate(ctx, h, []string{kvmesh}, usual(append(all[0].args, "--duration", "3600s")...)...)
 	if err != nil {
 		return err
 	}

@@ -72,6 +72,12 @@ func (p *process) kill() {
 	}
 }
 
+func (p *process) killed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
 // hold notes a socket; it returns false when the process is dead.
 func (p *process) hold(s socket) bool {
 	p.mu.Lock()
@@ -109,6 +115,15 @@ type packets struct {
 }
 
 func (s *packets) kill() { s.PacketConn.Close() }
+
+// WriteTo implements net.PacketConn. A process that is killed loses all its sockets at one moment: without this look its
+// others would still tell of the first that is gone.
+func (s *packets) WriteTo(b []byte, to net.Addr) (int, error) {
+	if s.process.killed() {
+		return 0, failed("write", s.LocalAddr(), net.ErrClosed)
+	}
+	return s.PacketConn.WriteTo(b, to)
+}
 
 // Close implements net.PacketConn.
 func (s *packets) Close() error {

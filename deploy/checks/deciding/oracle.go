@@ -45,7 +45,7 @@ func (t traffic) bound(usual, coding float64) float64 {
 
 func checkOracle(ctx context.Context, h *check.Harness) error {
 	return eachTraffic(h, func(t traffic) error {
-		r, err := compare(ctx, h, kvmesh, oracle, usual(t.args...)...)
+		r, err := compare(ctx, h, usual(t.args...)...)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func checkLoaded(ctx context.Context, h *check.Harness) error {
 		if t.name == "mixture" {
 			load = "1.15"
 		}
-		r, err := compare(ctx, h, kvmesh, oracle, usual(append(t.args, "--load", load)...)...)
+		r, err := compare(ctx, h, usual(append(t.args, "--load", load)...)...)
 		if err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func checkLoaded(ctx context.Context, h *check.Harness) error {
 
 func checkStale(ctx context.Context, h *check.Harness) error {
 	return eachTraffic(h, func(t traffic) error {
-		r, err := compare(ctx, h, kvmesh, oracle, usual(append(t.args, "--digest", "30s")...)...)
+		r, err := compare(ctx, h, usual(append(t.args, "--digest", "30s")...)...)
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func checkStale(ctx context.Context, h *check.Harness) error {
 
 func checkLossy(ctx context.Context, h *check.Harness) error {
 	return eachTraffic(h, func(t traffic) error {
-		r, err := compare(ctx, h, kvmesh, oracle, usual(append(t.args, "--heartbeat-loss", "0.2", "--probe-loss", "0.05")...)...)
+		r, err := compare(ctx, h, usual(append(t.args, "--heartbeat-loss", "0.2", "--probe-loss", "0.05")...)...)
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func checkBurst(ctx context.Context, h *check.Harness) error {
 // checkMixed is about a fleet of two speeds. The oracle does not know them.
 func checkMixed(ctx context.Context, h *check.Harness) error {
 	return eachTraffic(h, func(t traffic) error {
-		r, err := compare(ctx, h, kvmesh, oracle, usual(append(t.args, "--slow-share", "0.5", "--slow-factor", "0.5", "--load", "0.75")...)...)
+		r, err := compare(ctx, h, usual(append(t.args, "--slow-share", "0.5", "--slow-factor", "0.5", "--load", "0.75")...)...)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func checkLarge(ctx context.Context, h *check.Harness) error {
 			if large.engines == "1000" {
 				n = 1 // minutes each, and with so many requests seeds differ by little
 			}
-			r, err := compareSeeds(ctx, h, n, kvmesh, bestExact, append(args, t.args...)...)
+			r, err := compareSeeds(ctx, h, n, bestExact, append(args, t.args...)...)
 			if err != nil {
 				return err
 			}

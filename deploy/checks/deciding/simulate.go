@@ -126,20 +126,20 @@ func (s *spread) mean() float64 { return s.sum / float64(s.n) }
 func above(a, b float64) bool { return a > b }
 func below(a, b float64) bool { return a < b }
 
-// compare runs two policies on the usual seeds.
-func compare(ctx context.Context, h *check.Harness, policy, yardstick string, args ...string) (ratios, error) {
-	return compareSeeds(ctx, h, seeds(h), policy, yardstick, args...)
+// compare runs kvmesh and the oracle on the usual seeds.
+func compare(ctx context.Context, h *check.Harness, args ...string) (ratios, error) {
+	return compareSeeds(ctx, h, seeds(h), oracle, args...)
 }
 
-// compareSeeds runs two policies on so many seeds.
-func compareSeeds(ctx context.Context, h *check.Harness, n int, policy, yardstick string, args ...string) (ratios, error) {
+// compareSeeds runs kvmesh and a yardstick on so many seeds.
+func compareSeeds(ctx context.Context, h *check.Harness, n int, yardstick string, args ...string) (ratios, error) {
 	var r ratios
 	for seed := range n {
-		all, err := simulate(ctx, h, []string{yardstick, policy}, append([]string{"--seed", strconv.Itoa(seed + 1)}, args...)...)
+		all, err := simulate(ctx, h, []string{yardstick, kvmesh}, append([]string{"--seed", strconv.Itoa(seed + 1)}, args...)...)
 		if err != nil {
 			return ratios{}, err
 		}
-		r.of, r.to = all[policy], all[yardstick]
+		r.of, r.to = all[kvmesh], all[yardstick]
 		r.hit.add(r.of.Hit/r.to.Hit, below)
 		r.mean.add(r.of.Mean/r.to.Mean, above)
 		r.p95.add(r.of.P95/r.to.P95, above)

@@ -32,6 +32,7 @@ type (
 		State         string   `json:"state"`
 		Models        []string `json:"models"`
 		Generation    uint64   `json:"generation"`
+		Waiting       int      `json:"waiting"` // for their first token, with the owner or the engine
 		LoadAge       float64  `json:"load_age_s"`
 		DigestVersion uint64   `json:"digest_version"`
 		DigestFill    float64  `json:"digest_fill"`

@@ -15,7 +15,7 @@ import (
 
 const (
 	killStreams = 50
-	// killWaiting is how many streams without content must be on the victim's engine at the moment of the kill.
+	// killWaiting is how many streams without content the victim must have accepted at the moment of the kill.
 	killWaiting = 10
 	killBegun   = 2
 	// streamPause is the time between two streams' starts: they come in while the first of them is in prefill, and each
@@ -132,10 +132,6 @@ func (k *silencing) begin(ctx context.Context) error {
 		return err
 	}
 	k.old, _ = s.engine(k.victim.engineID())
-	base, err := stats(ctx, k.victim)
-	if err != nil {
-		return err
-	}
 	for i := range killStreams {
 		s := &stream{agent: k.ingresses()[i%2]}
 		s.chat = chat{
@@ -146,9 +142,9 @@ func (k *silencing) begin(ctx context.Context) error {
 		time.Sleep(streamPause)
 	}
 	return check.Await(ctx, 20*time.Second, "streams on the victim's engine", func() bool {
-		now, err := stats(ctx, k.victim)
-		begun := now.FirstTokens - base.FirstTokens
-		return err == nil && k.begunOnVictim() >= killBegun && now.Sequences-base.Sequences-begun >= killWaiting
+		s, err := meshStatus(ctx, k.victim)
+		e, _ := s.engine(k.victim.engineID())
+		return err == nil && k.begunOnVictim() >= killBegun && e.Waiting >= killWaiting
 	})
 }
 

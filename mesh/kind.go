@@ -14,6 +14,7 @@ const (
 	KindDigestPull Kind = 4 // fetching a whole digest
 	KindRaft       Kind = 5 // raft between voters, and those who watch them
 	KindControl    Kind = 6 // hello and ping
+	KindFeed       Kind = 7 // what an agent tells a peer about its engines, for as long as the connection lasts
 )
 
 // String returns the kind's name.
@@ -39,6 +40,8 @@ func (k Kind) channel() string {
 		return "raft"
 	case KindControl:
 		return "control"
+	case KindFeed:
+		return "feed"
 	}
 	return "other"
 }
@@ -50,7 +53,7 @@ func (k Kind) urgency() int8 {
 		return 0
 	case KindProbe:
 		return 1
-	case KindGossip:
+	case KindGossip, KindFeed:
 		return 5
 	case KindDigestPull:
 		return 6

@@ -45,7 +45,10 @@ type Config struct {
 	LookupHost   func(ctx context.Context, host string) ([]netip.Addr, error) // nil: net.DefaultResolver
 	Logger       *slog.Logger                                                 // nil: nothing is logged
 	Registerer   prometheus.Registerer                                        // nil: metrics are kept, not shown
+	Now          func() time.Time                                             // nil: time.Now; what certificates are compared with
 	Timings      Timings                                                      // zero: those of DefaultConfig
+
+	protocols protocols // zero: those that this package speaks; tests have others
 }
 
 // Timings are the periods and bounds of a Mesh.
@@ -148,6 +151,12 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.protocols == (protocols{}) {
+		c.protocols = protocols{oldest: oldestProtocol, newest: newestProtocol}
+	}
 	if c.Timings == (Timings{}) {
 		c.Timings = DefaultConfig().Timings
 	}
@@ -179,7 +188,7 @@ func (c Config) Validate() error {
 		_, _, err := net.SplitHostPort(s)
 		check(err == nil, "Join (%q) must be host:port", s)
 	}
-	if err := c.Identity.Check(c.MeshID, c.Name, time.Now()); err != nil {
+	if err := c.Identity.Check(c.MeshID, c.Name, c.withDefaults().Now()); err != nil {
 		errs = append(errs, fmt.Errorf("Identity: %w", err))
 	}
 	return errors.Join(append(errs, c.Timings.Validate())...)

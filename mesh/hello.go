@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// maxHello bounds a hello: an about and a name.
-const maxHello = maxAbout + 128
+// maxHello bounds a hello: an about, a name, and room for what later versions add.
+const maxHello = maxAbout + 256
 
 // hello is the first thing that either side says on a connection. The name must be the certificate's.
 type hello struct {
@@ -16,15 +16,21 @@ type hello struct {
 	dial  uint64 // the dialer's number of this dial, from 1 and growing; 0 from an acceptor
 }
 
-// appendHello appends the wire form with its length before it: about, name (length-prefixed), dial (uvarint).
+// appendHello appends the wire form with its length before it: about and name (length-prefixed), dial (uvarint).
 func appendHello(b []byte, h hello) []byte {
-	return appendBytes(b, binary.AppendUvarint(appendBytes(encodeAbout(h.about), h.name), h.dial))
+	return appendBytes(b, binary.AppendUvarint(appendBytes(appendBytes(nil, encodeAbout(h.about)), h.name), h.dial))
 }
 
 // parseHello reads a hello without its length. The dial may be missing; bytes after the last known field are ignored.
 func parseHello(b []byte) (hello, error) {
 	r := reader{b: b}
-	h := hello{about: r.about(), name: string(r.bytes(64))}
+	var h hello
+	inner := reader{b: r.bytes(maxHello)}
+	if r.err == nil {
+		h.about = inner.about()
+		r.failed(inner.err)
+	}
+	h.name = string(r.bytes(64))
 	if len(r.b) > 0 {
 		h.dial = r.uvarint()
 	}

@@ -28,16 +28,23 @@ const (
 
 // peerConn is one connection to a peer, from its hello on.
 type peerConn struct {
-	qc     *quic.Conn
-	name   string
-	about  about
-	cert   *x509.Certificate
-	dialed bool   // by this agent
-	number uint64 // of the dial, by its dialer; 0 where that told none
-	remote netip.AddrPort
+	qc       *quic.Conn
+	name     string
+	about    about
+	cert     *x509.Certificate
+	protocol uint8  // version that both speak
+	dialed   bool   // by this agent
+	number   uint64 // of the dial, by its dialer; 0 where that told none
+	remote   netip.AddrPort
+	made     time.Time // when its hello had succeeded
+	until    time.Time // the earlier end of both ends' certificates; the same at both ends
 
+	trust   *Identity // by whose CAs cert was believed last; review's
+	renewed bool      // another is dialed already, since this one ends soon; review's
+
+	retired   chan struct{} // closed when it is not to be chosen any more; closed under table.mu
 	handling  chan struct{} // the record's; set by adopt
-	streams   atomic.Int64  // open ones, of both sides
+	streams   atomic.Int64  // open ones, of both sides, without those that last
 	gossip    atomic.Int64  // open ones of memberlist, of the peer
 	datagrams chan []byte   // to send
 	draining  atomic.Bool   // no new streams; closes when there are none
@@ -45,15 +52,30 @@ type peerConn struct {
 	writing   chan struct{} // capacity 1: full while a broadcast is being written
 }
 
-func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt) *peerConn {
+func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt, now time.Time) *peerConn {
+	until := try.id.Expires()
+	if c.cert.NotAfter.Before(until) {
+		until = c.cert.NotAfter
+	}
 	return &peerConn{
 		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: try.dialed(),
 		number: cmp.Or(try.number, h.dial), remote: addrPort(qc.RemoteAddr()),
+		protocol: agreedProtocol(qc.ConnectionState().TLS.NegotiatedProtocol), made: now, until: until, trust: try.id, retired: make(chan struct{}),
 		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1), writing: make(chan struct{}, 1),
 	}
 }
 
 func (c *peerConn) open() bool { return c.qc.Context().Err() == nil }
+
+// isRetired is for those who hold table.mu.
+func (c *peerConn) isRetired() bool {
+	select {
+	case <-c.retired:
+		return true
+	default:
+		return false
+	}
+}
 
 func (c *peerConn) rtt() time.Duration { return c.qc.ConnectionStats().SmoothedRTT }
 

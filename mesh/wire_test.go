@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 
@@ -11,14 +12,14 @@ import (
 
 var (
 	someAbout = about{
-		version: 1, instance: 0xfeed, started: 1700000000,
+		speaks: protocols{1, 2}, instance: 0xfeed, started: 1700000000,
 		quic: netip.MustParseAddrPort("10.0.0.1:7081"), meta: []byte("zone=a"),
 	}
-	otherWay = about{version: 1, instance: 1, quic: netip.MustParseAddrPort("[2001:db8::1]:1")}
+	otherWay = about{speaks: protocols{1, 1}, instance: 1, quic: netip.MustParseAddrPort("[2001:db8::1]:1")}
 )
 
 var wireOpts = cmp.Options{
-	cmp.AllowUnexported(about{}, hello{}, envelope{}),
+	cmp.AllowUnexported(about{}, hello{}, envelope{}, protocols{}),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 }
 
@@ -72,9 +73,20 @@ func FuzzEnvelope(f *testing.F) {
 }
 
 func TestHelloWithoutDialIsTaken(t *testing.T) {
-	b := appendBytes(nil, appendBytes(encodeAbout(someAbout), "g1"))
+	b := appendBytes(nil, appendBytes(appendBytes(nil, encodeAbout(someAbout)), "g1"))
 	if h, err := readHello(bytes.NewReader(b)); err != nil || h.dial != 0 || h.name != "g1" {
 		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+func TestHelloOfALaterVersionIsTaken(t *testing.T) {
+	later := append(encodeAbout(someAbout), "what a later version knows of itself"...)
+	b := binary.AppendUvarint(appendBytes(appendBytes(nil, later), "g1"), 7)
+	b = append(b, "and what it says beside that"...)
+	h, err := readHello(bytes.NewReader(appendBytes(nil, b)))
+	want := hello{about: someAbout, name: "g1", dial: 7}
+	if diff := cmp.Diff(want, h, wireOpts); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
 	}
 }
 
@@ -91,6 +103,7 @@ func TestBadBytesAreErrors(t *testing.T) {
 		{},
 		{quic: someAbout.quic, meta: make([]byte, MaxMeta+1)},
 		{quic: someAbout.quic, started: 1 << 50},
+		{quic: someAbout.quic, speaks: protocols{oldest: 2, newest: 1}},
 	} {
 		if _, err := parseAbout(encodeAbout(bad)); err == nil {
 			t.Errorf("%+v was taken", bad)

@@ -25,6 +25,10 @@ type Config struct {
 	Identity   Identity // must name MeshID and Name
 	GossipKeys [][]byte // AES-256 keys of gossip; the first encrypts, all decrypt, so that keys can be changed
 
+	// Certs is the folder that both came from. Its identity and its RevokedFile are read again now and then, and gossip keys
+	// that change are written to its GossipKeyFile. Empty: nothing is read or written.
+	Certs string
+
 	// Addresses are host:port with an IP address as host; port 0 takes a free one. An empty advertise address is the
 	// bind address, or an address of this machine's interfaces where bind names none ("0.0.0.0", "::").
 	QUICBind, QUICAdvertise     string

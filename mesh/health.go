@@ -21,6 +21,7 @@ func (m *Mesh) Health() []string {
 	now := time.Now()
 	notes := m.table.health(now)
 	notes = append(notes, m.seedNotes()...)
+	notes = append(notes, m.folder.health()...)
 	notes = append(notes, m.certificateNotes(m.cfg.Now())...)
 	if list := m.list.Load(); list != nil {
 		if n := list.GetHealthScore(); n >= slowToGossip {

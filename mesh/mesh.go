@@ -44,12 +44,13 @@ var (
 
 // Mesh is one agent's place in its mesh.
 type Mesh struct {
-	cfg   Config
-	log   *slog.Logger
-	self  about
-	creds *credentials
-	tls   tlsConfigs
-	keys  *memberlist.Keyring
+	cfg    Config
+	log    *slog.Logger
+	self   about
+	creds  *credentials
+	folder *folder
+	tls    tlsConfigs
+	keys   *memberlist.Keyring
 
 	quic       *quic.Transport
 	quicConfig *quic.Config
@@ -98,7 +99,7 @@ func New(cfg Config) (*Mesh, error) {
 	}
 	m := &Mesh{
 		cfg: cfg, log: cfg.Logger.With("mesh", cfg.MeshID, "agent", cfg.Name), keys: keys, metrics: met,
-		creds: newCredentials(cfg.Identity), done: make(chan struct{}), reported: map[string]Peer{},
+		creds: newCredentials(cfg.Identity), folder: newFolder(cfg), done: make(chan struct{}), reported: map[string]Peer{},
 		dialSlots: make(chan struct{}, cfg.Timings.DialLimit), askSlots: make(chan struct{}, cfg.Timings.DialLimit),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
@@ -176,6 +177,9 @@ func (m *Mesh) Run(ctx context.Context) error {
 		return fmt.Errorf("start memberlist: %w", err)
 	}
 	m.list.Store(list)
+	if m.folder.dir != "" {
+		m.wg.Go(m.rereadAll)
+	}
 	m.wg.Go(func() { m.acceptAll(ln) })
 	m.wg.Go(m.transport.readPackets)
 	m.wg.Go(m.reconcileAll)

@@ -1,15 +1,12 @@
 package mesh
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -195,40 +192,6 @@ func NewGossipKey() []byte {
 	key := make([]byte, GossipKeyBytes)
 	rand.Read(key)
 	return key
-}
-
-// WriteGossipKeys writes keys to file, one in base64 on each line, readable by its owner only. The first is primary.
-func WriteGossipKeys(file string, keys ...[]byte) error {
-	var b []byte
-	for _, k := range keys {
-		b = append(base64.StdEncoding.AppendEncode(b, k), '\n')
-	}
-	return writeFile(file, b, 0o600)
-}
-
-// LoadGossipKeys reads what WriteGossipKeys wrote. Empty lines and lines that begin with '#' are skipped. To change
-// keys: add the new one as a second line everywhere, then make it the first everywhere, then remove the old one.
-func LoadGossipKeys(file string) ([][]byte, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var keys [][]byte
-	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		line := bytes.TrimSpace(s.Bytes())
-		if len(line) == 0 || line[0] == '#' {
-			continue
-		}
-		key, err := base64.StdEncoding.AppendDecode(nil, line)
-		if err != nil || len(key) != GossipKeyBytes {
-			return nil, fmt.Errorf("%s: key %d is not %d bytes in base64", file, len(keys)+1, GossipKeyBytes)
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s holds no gossip key", file)
-	}
-	return keys, nil
 }
 
 // LoopbackOnly reports whether all addresses, host or host:port, are on loopback. Names other than localhost are not:

@@ -184,7 +184,7 @@ func (c Config) Validate() error {
 		"MeshID (%q) must be lower-case letters, digits, '-' and '.', at most 63", c.MeshID)
 	check(namePattern.MatchString(c.Name), "Name (%q) must be letters, digits, '.', '_' and '-', at most 63", c.Name)
 	check(len(c.Meta) <= MaxMeta, "Meta (%d bytes) must be at most %d", len(c.Meta), MaxMeta)
-	check(len(c.GossipKeys) > 0, "GossipKeys must hold a key")
+	check(len(c.GossipKeys) > 0 && len(c.GossipKeys) <= maxGossipKeys, "GossipKeys (%d) must be 1 to %d", len(c.GossipKeys), maxGossipKeys)
 	for i, k := range c.GossipKeys {
 		check(len(k) == GossipKeyBytes, "GossipKeys[%d] (%d bytes) must be %d bytes", i, len(k), GossipKeyBytes)
 	}

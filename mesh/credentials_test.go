@@ -44,24 +44,24 @@ func mustSetIdentity(t *testing.T, a *agent, id Identity) {
 
 func TestRotationOfCertificatesBreaksNoStream(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		a, b := w.both(time.Hour)
+		a, b := w.both(10 * time.Minute)
 		s, err := b.Open(t.Context(), "a", KindRequest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		talks(t, s, "with the first certificates")
 		old := b.table.current("a")
-		time.Sleep(30 * time.Minute)
-		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", 3*time.Hour))
-		mustSetIdentity(t, b, mustIssue(t, w.ca, "b", 3*time.Hour))
-		time.Sleep(10 * time.Minute)
+		time.Sleep(5 * time.Minute)
+		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", time.Hour))
+		mustSetIdentity(t, b, mustIssue(t, w.ca, "b", time.Hour))
+		time.Sleep(2 * time.Minute)
 		if b.table.current("a") != old {
 			t.Error("the connection was replaced before its time")
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		for _, x := range []*agent{a, b} {
 			pc := x.table.current(map[string]string{"a": "b", "b": "a"}[x.Name()])
-			if pc == nil || serialOf(pc.cert) == serialOf(old.cert) || pc.until.Sub(old.until) < time.Hour {
+			if pc == nil || serialOf(pc.cert) == serialOf(old.cert) || pc.until.Sub(old.until) < 30*time.Minute {
 				t.Errorf("%s still uses the old certificate: %+v", x.Name(), pc)
 			}
 			if x.saw("down") || len(x.Refusals()) > 0 || len(x.Health()) > 1 {
@@ -82,17 +82,17 @@ func TestRotationOfCertificatesBreaksNoStream(t *testing.T) {
 
 func TestRotationDoesNotWaitForFeeds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		a, b := w.both(time.Hour)
+		a, b := w.both(10 * time.Minute)
 		s, err := b.Open(t.Context(), "a", KindFeed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close()
 		talks(t, s, "a feed")
-		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", 3*time.Hour))
-		mustSetIdentity(t, b, mustIssue(t, w.ca, "b", 3*time.Hour))
+		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", time.Hour))
+		mustSetIdentity(t, b, mustIssue(t, w.ca, "b", time.Hour))
 		old := b.table.current("a")
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		if old.open() || b.table.current("a") == nil || b.saw("down") {
 			t.Errorf("the old connection is open: %v; b was told %q", old.open(), b.got(&b.events))
 		}
@@ -101,10 +101,10 @@ func TestRotationDoesNotWaitForFeeds(t *testing.T) {
 
 func TestPeerThatWasNotRenewedIsRefusedAndComesBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		a, b := w.both(time.Hour)
-		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", 3*time.Hour))
-		took := await(t, 2*time.Hour, "b is down", func() bool { return a.saw("down b: the certificate of the connection has ended") })
-		if took < 59*time.Minute || took > time.Hour+2*reviewEvery {
+		a, b := w.both(10 * time.Minute)
+		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", time.Hour))
+		took := await(t, 20*time.Minute, "b is down", func() bool { return a.saw("down b: the certificate of the connection has ended") })
+		if took < 9*time.Minute || took > 10*time.Minute+2*reviewEvery {
 			t.Errorf("after %v", took)
 		}
 		time.Sleep(time.Minute)

@@ -139,6 +139,9 @@ func (m *Mesh) connect(ctx context.Context, addr netip.AddrPort, want string, tr
 		pc.close(codeClosed, "agent stopped")
 		return nil, ErrClosed
 	}
+	if mine := m.keys.current().offer(); newer(mine, pc.keys) || newer(pc.keys, mine) {
+		m.exchangeKeys(ctx, pc) // first of all: without common keys the two cannot be members
+	}
 	return pc, nil
 }
 

@@ -14,14 +14,17 @@ type hello struct {
 	about about
 	name  string
 	dial  uint64 // the dialer's number of this dial, from 1 and growing; 0 from an acceptor
+	keys  offer  // which gossip keys it has, without them
 }
 
-// appendHello appends the wire form with its length before it: about and name (length-prefixed), dial (uvarint).
+// appendHello appends the wire form with its length before it: about and name (length-prefixed), dial (uvarint), the
+// gossip keys' offer (length-prefixed).
 func appendHello(b []byte, h hello) []byte {
-	return appendBytes(b, binary.AppendUvarint(appendBytes(appendBytes(nil, encodeAbout(h.about)), h.name), h.dial))
+	body := binary.AppendUvarint(appendBytes(appendBytes(nil, encodeAbout(h.about)), h.name), h.dial)
+	return appendBytes(b, appendOffer(body, h.keys))
 }
 
-// parseHello reads a hello without its length. The dial may be missing; bytes after the last known field are ignored.
+// parseHello reads a hello without its length. What follows the name may be missing; bytes after the last known field are ignored.
 func parseHello(b []byte) (hello, error) {
 	r := reader{b: b}
 	var h hello
@@ -33,6 +36,11 @@ func parseHello(b []byte) (hello, error) {
 	h.name = string(r.bytes(64))
 	if len(r.b) > 0 {
 		h.dial = r.uvarint()
+	}
+	if len(r.b) > 0 {
+		keys, err := parseOffer(r.bytes(uint64(maxOffer)))
+		h.keys = offer{version: keys.version, sum: keys.sum}
+		r.failed(err)
 	}
 	if r.err == nil && !namePattern.MatchString(h.name) {
 		r.fail(fmt.Errorf("%q is no agent's name", h.name))

@@ -44,13 +44,14 @@ var (
 
 // Mesh is one agent's place in its mesh.
 type Mesh struct {
-	cfg    Config
-	log    *slog.Logger
-	self   about
-	creds  *credentials
-	folder *folder
-	tls    tlsConfigs
-	keys   *memberlist.Keyring
+	cfg      Config
+	log      *slog.Logger
+	self     about
+	creds    *credentials
+	folder   *folder
+	tls      tlsConfigs
+	keys     *keyring
+	rotating sync.Mutex // held over a rotation of keys
 
 	quic       *quic.Transport
 	quicConfig *quic.Config
@@ -89,9 +90,9 @@ func New(cfg Config) (*Mesh, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	keys, err := memberlist.NewKeyring(cfg.GossipKeys, cfg.GossipKeys[0])
+	keys, err := newKeyring(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("read gossip keys: %w", err)
+		return nil, err
 	}
 	met, err := newMetrics(cfg.Registerer)
 	if err != nil {

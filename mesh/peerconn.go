@@ -31,6 +31,7 @@ type peerConn struct {
 	qc       *quic.Conn
 	name     string
 	about    about
+	keys     offer // gossip keys of the peer, as its hello said; without the keys
 	cert     *x509.Certificate
 	protocol uint8  // version that both speak
 	dialed   bool   // by this agent
@@ -58,7 +59,7 @@ func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt, now time.Time) *p
 		until = c.cert.NotAfter
 	}
 	return &peerConn{
-		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: try.dialed(),
+		qc: qc, name: h.name, about: h.about, keys: h.keys, cert: c.cert, dialed: try.dialed(),
 		number: cmp.Or(try.number, h.dial), remote: addrPort(qc.RemoteAddr()),
 		protocol: agreedProtocol(qc.ConnectionState().TLS.NegotiatedProtocol), made: now, until: until, trust: try.id, retired: make(chan struct{}),
 		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1), writing: make(chan struct{}, 1),
@@ -170,7 +171,7 @@ func (m *Mesh) serveStream(pc *peerConn, qs *quic.Stream) {
 		m.serveGossip(s)
 		return
 	case s.kind == KindControl:
-		servePing(s)
+		m.serveControl(s)
 	case m.cfg.Streams != nil:
 		m.cfg.Streams.ServeStream(pc.qc.Context(), pc.name, s.kind, s)
 	default:
@@ -194,11 +195,19 @@ func (m *Mesh) serveGossip(s *Stream) {
 	m.transport.serve(s)
 }
 
-// servePing answers each byte with itself.
-func servePing(s *Stream) {
+// serveControl serves what the first byte asks for. A ping is answered with that byte.
+func (m *Mesh) serveControl(s *Stream) {
 	var b [1]byte
-	if _, err := io.ReadFull(s, b[:]); err == nil {
+	if _, err := io.ReadFull(s, b[:]); err != nil {
+		return
+	}
+	switch b[0] {
+	case controlPing:
 		_, _ = s.Write(b[:]) // a peer that went away needs no answer
+	case controlKeys:
+		m.serveKeys(s)
+	default:
+		s.Cancel(codeUnknownKind)
 	}
 }
 
@@ -212,7 +221,7 @@ func (m *Mesh) ping(ctx context.Context, pc *peerConn) (answers, asked bool) {
 	defer s.Close()
 	deadline, _ := ctx.Deadline()
 	_ = s.SetDeadline(deadline)
-	b := [1]byte{1}
+	b := [1]byte{controlPing}
 	if _, err := s.Write(b[:]); err != nil {
 		return false, true
 	}

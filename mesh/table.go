@@ -29,6 +29,7 @@ type record struct {
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
+	keys   offer     // its gossip keys, as last heard; without the keys
 	reason string    // why its last connection ended, for PeerDown; empty since the next
 
 	handling chan struct{} // capacity 1: full while the handler has a datagram, of whichever connection
@@ -82,7 +83,7 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 	for _, c := range r.conns {
 		c.drain(c != r.current)
 	}
-	r.about = pc.about
+	r.about, r.keys = pc.about, pc.keys
 	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
 }
@@ -157,6 +158,30 @@ func (t *table) current(name string) *peerConn {
 		return r.current
 	}
 	return nil
+}
+
+// hasKeys keeps which gossip keys a peer has.
+func (t *table) hasKeys(name string, o offer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.keys = offer{version: o.version, sum: o.sum}
+	}
+}
+
+// behind returns the names of the peers that are there and not known to have these gossip keys, in order.
+func (t *table) behind(o offer) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := []string{}
+	for name, r := range t.records {
+		there := r.member || r.current != nil && r.current.open()
+		if there && !r.left && (r.keys.version != o.version || r.keys.sum != o.sum) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // connected returns the connection to each peer that has one.

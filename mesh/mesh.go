@@ -61,6 +61,7 @@ type Mesh struct {
 	table      *table
 	refusals   *refusals
 	metrics    *metrics
+	traffic    traffic
 	settle     *settle
 	seeds      *seeds
 	inbox      *inbox

@@ -114,6 +114,8 @@ func (m *Mesh) openStream(ctx context.Context, pc *peerConn, kind Kind) (*Stream
 
 // serve runs a connection until it is closed, and says then what became of it.
 func (m *Mesh) serve(pc *peerConn) {
+	m.traffic.begin(pc)
+	defer m.traffic.end(pc)
 	m.wg.Go(func() { m.receiveDatagrams(pc) })
 	m.wg.Go(func() { m.sendDatagrams(pc) })
 	m.acceptStreams(pc)

@@ -71,6 +71,7 @@ func New(cfg Config) (*Agent, error) {
 		engine: engine.Engine{
 			ID: cfg.ID, Kind: cfg.Kind, Generation: nextGeneration(0, now),
 			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning, Residency: engine.ResidencyMirror, Scale: 1,
+			Zone: cfg.Zone,
 		},
 		book:     book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), ShortestFirst: true}, now),
 		reuses:   true,

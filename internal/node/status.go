@@ -145,7 +145,7 @@ func (n *Node) agentStatuses(now time.Time) []AgentStatus {
 }
 
 func (n *Node) engineStatuses(now time.Time) []EngineStatus {
-	ages := n.digestAges(now)
+	ages := n.listener.DigestAges(now)
 	out := []EngineStatus{}
 	for _, e := range n.view.Snapshot(now) {
 		s := EngineStatus{

@@ -86,7 +86,7 @@ type Ingress struct {
 	room    *waitRoom
 	metrics *metrics
 	classes classes
-	doubted doubted
+	doubts  doubts
 	bodies  *budget
 	active  atomic.Int64 // requests
 	warned  atomic.Int64 // when a failed request was last warned of; Unix time in ns

@@ -81,6 +81,10 @@ func (c *demoCmd) replay(p demoPlan) (demoPlan, error) {
 	p.engines, p.about = c.Engines, "recorded chat"
 	p.engine.CapacityTokens, p.engine.BlockTokens, p.engine.Speed = simulate.CacheTokens, trace.BlockTokens, c.SpeedUp
 	p.engine.MaxContext = demoMaxContext
+	// Answers are as long as they were: an engine that ends them sooner decodes less beside its prefills, and its queue is shorter.
+	for _, r := range trace.Requests {
+		p.engine.AnswerTokens = max(p.engine.AnswerTokens, 2*r.OutputTokens)
+	}
 	p.engine.KVEvents.Endpoint = "tcp://127.0.0.1:0" // the simulator's owners know what engines hold
 	p.traffic, err = workload.Replay("trace", &trace, workload.NewText(c.Seed), workload.ReplayConfig{
 		BytesPerToken: demoBytesPerToken, Compress: c.SpeedUp, Seed: c.Seed,

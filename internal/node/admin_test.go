@@ -13,6 +13,8 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/engineagent"
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // metric is the value of a counter or gauge without labels.
@@ -186,6 +188,22 @@ func TestPagesHoldNoNulls(t *testing.T) {
 			t.Errorf("status of the peer: %+v", s)
 		}
 	})
+}
+
+func TestStatusNamesWhoIsNotBelieved(t *testing.T) {
+	r := newRig(t)
+	n := r.node(r.config("a"))
+	n.ingress.Doubt("b", "b/e", forward.DoubtLoad, engine.ErrImplausible)
+	var s Status
+	if err := json.Unmarshal(get(n.debugMux(), "/debug/mesh.json", nil).Body.Bytes(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Doubts) != 1 || s.Doubts[0].Agent != "b" || s.Doubts[0].Engine != "b/e" || s.Doubts[0].What != forward.DoubtLoad || s.Doubts[0].Count != 1 {
+		t.Errorf("doubts %+v", s.Doubts)
+	}
+	if page := get(n.debugMux(), "/debug/", nil).Body.String(); !strings.Contains(page, "mesh.doubts") {
+		t.Error("the page does not show doubts")
+	}
 }
 
 func TestMetricsAreClean(t *testing.T) {

@@ -38,7 +38,7 @@ func TestHeartbeatStandsWithoutALoadThatCannotBeTrue(t *testing.T) {
 			t.Errorf("%s: %+v", e.Engine, e)
 		}
 	}
-	if bad, lies := metric(t, n, "kvmesh_spread_bad_messages_total"), metric(t, n, "kvmesh_forward_implausible_loads_total"); bad != 0 || lies != 3 {
+	if bad, lies := metric(t, n, "kvmesh_spread_bad_messages_total"), metric(t, n, "kvmesh_forward_doubts_total"); bad != 0 || lies != 3 {
 		t.Errorf("%v bad messages and %v impossible loads counted, want 0 and 3", bad, lies)
 	}
 	if lines := log.String(); strings.Count(lines, "\n") != 1 || !strings.Contains(lines, "engine=sender/e") {

@@ -26,7 +26,8 @@ type Status struct {
 	Engines  []EngineStatus  `json:"engines"`
 	Classes  []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
 	Refusals []RefusalStatus `json:"refusals"`
-	Notes    []string        `json:"notes"` // what an operator should know, in words
+	Doubts   []forward.Doubt `json:"doubts"` // what peers told and is not believed
+	Notes    []string        `json:"notes"`  // what an operator should know, in words
 }
 
 // Counters are what must be zero when nothing runs.
@@ -92,7 +93,8 @@ func (n *Node) Status() Status {
 		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
-		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(), Notes: n.notes(),
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
+		Doubts: n.ingress.Doubts(), Notes: n.notes(),
 	}
 	return s
 }

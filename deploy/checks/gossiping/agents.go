@@ -124,30 +124,53 @@ func (x *host) wireBytes(ctx context.Context) (w wire, err error) {
 	return w, nil
 }
 
-// namedAfter counts decisions of some agents since a time, and those in which another's engine stands.
-func namedAfter(ctx context.Context, deciders, lost []*host, since time.Time) (named, decisions int, err error) {
+// verdicts is what was decided after a loss.
+type verdicts struct {
+	decisions int
+	chosen    int    // of them, that chose or tried a lost engine
+	weighed   int    // that had one among their candidates
+	first     string // of all those, in words
+}
+
+// decidedAfter looks at the decisions of some agents since a time.
+func decidedAfter(ctx context.Context, deciders, lost []*host, since time.Time) (v verdicts, err error) {
 	for _, x := range deciders {
 		var events []forward.Event
 		if err := getJSON(ctx, x.debug(), labToken, "/debug/decisions.json", &events); err != nil {
-			return 0, 0, err
+			return v, err
 		}
 		for i := range events {
-			if events[i].Time.Before(since) {
-				continue
-			}
-			decisions++
-			if slices.ContainsFunc(lost, func(l *host) bool { return names(&events[i], l.engine0()) }) {
-				named++
+			if e := &events[i]; !e.Time.Before(since) {
+				v.add(x, e, lost, e.Time.Sub(since))
 			}
 		}
 	}
-	return named, decisions, nil
+	return v, nil
 }
 
-func names(e *forward.Event, engine string) bool {
-	return string(e.Engine) == engine ||
-		slices.ContainsFunc(e.Attempts, func(a forward.Attempt) bool { return string(a.Engine) == engine }) ||
-		slices.ContainsFunc(e.Candidates, func(c forward.CandidateInfo) bool { return string(c.Engine) == engine })
+func (v *verdicts) add(decider *host, e *forward.Event, lost []*host, after time.Duration) {
+	v.decisions++
+	for _, x := range lost {
+		chosen, weighed := names(e, x.engine0())
+		if chosen {
+			v.chosen++
+		}
+		if weighed != "" {
+			v.weighed++
+		}
+		if (chosen || weighed != "") && v.first == "" {
+			v.first = fmt.Sprintf("first by %s, %.2f s later, of %s (%s, chosen %v)", decider.name(), after.Seconds(), x.name(), weighed, chosen)
+		}
+	}
+}
+
+// names reports whether an engine was chosen or tried, and in which state it stood among the candidates, "" for not at all.
+func names(e *forward.Event, engine string) (chosen bool, weighed string) {
+	chosen = string(e.Engine) == engine || slices.ContainsFunc(e.Attempts, func(a forward.Attempt) bool { return string(a.Engine) == engine })
+	if i := slices.IndexFunc(e.Candidates, func(c forward.CandidateInfo) bool { return string(c.Engine) == engine }); i >= 0 {
+		weighed = e.Candidates[i].State
+	}
+	return chosen, weighed
 }
 
 // ask sends a prompt to an agent, reads the whole stream, and returns which engine began to answer.

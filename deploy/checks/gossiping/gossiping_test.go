@@ -49,10 +49,14 @@ func TestEngineIsNamedWhereverItStands(t *testing.T) {
 	for name, e := range map[string]forward.Event{
 		"chosen":    {Engine: "h1/engine0"},
 		"tried":     {Engine: "h2/engine0", Attempts: []forward.Attempt{{Engine: "h1/engine0"}}},
-		"candidate": {Engine: "h2/engine0", Candidates: []forward.CandidateInfo{{Engine: "h1/engine0"}}},
+		"candidate": {Engine: "h2/engine0", Candidates: []forward.CandidateInfo{{Engine: "h1/engine0", State: "suspect"}}},
 	} {
-		if !names(&e, "h1/engine0") || names(&e, "h3/engine0") {
-			t.Errorf("%s: not found, or another was", name)
+		chosen, weighed := names(&e, "h1/engine0")
+		if chosen != (name != "candidate") || (weighed == "suspect") != (name == "candidate") {
+			t.Errorf("%s: chosen %v, weighed %q", name, chosen, weighed)
+		}
+		if chosen, weighed := names(&e, "h3/engine0"); chosen || weighed != "" {
+			t.Errorf("%s: another was found", name)
 		}
 	}
 }

@@ -37,7 +37,7 @@ type peerConn struct {
 	remote netip.AddrPort
 
 	handling  chan struct{} // the record's; set by adopt
-	streams   atomic.Int64  // open ones, of both sides
+	streams   atomic.Int64  // open ones that hold it, of both sides
 	gossip    atomic.Int64  // open ones of memberlist, of the peer
 	datagrams chan []byte   // to send
 	draining  atomic.Bool   // no new streams; closes when there are none

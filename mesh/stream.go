@@ -43,7 +43,9 @@ func newStream(qs *quic.Stream, pc *peerConn, kind Kind, met *metrics) *Stream {
 	s := &Stream{qs: qs, conn: pc, kind: kind}
 	s.in, s.out = met.bytes(kind.channel())
 	qs.SetPriority(kind.urgency(), true)
-	pc.streams.Add(1)
+	if kind.holds() {
+		pc.streams.Add(1)
+	}
 	return s
 }
 
@@ -128,7 +130,9 @@ func (s *Stream) Cancel(code uint64) {
 
 func (s *Stream) release() {
 	if s.over.CompareAndSwap(false, true) {
-		s.conn.streams.Add(-1)
+		if s.kind.holds() {
+			s.conn.streams.Add(-1)
+		}
 		if s.end != nil {
 			s.end()
 		}

@@ -116,7 +116,6 @@ func (pensive) RoundTrip(r *http.Request) (*http.Response, error) {
 type mute struct{ spread.Carrier }
 
 func (mute) SendDatagram(string, []byte) error { return nil }
-func (mute) BroadcastDatagram([]byte)          {}
 
 func TestStreamOfAnAgentWhoseHeartbeatsAreLostGoesOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {

@@ -163,12 +163,12 @@ func (n *Node) buildSpread() error {
 	}
 	log := n.log.With("component", "spread")
 	n.teller = spread.NewTeller(spread.TellerConfig{
-		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Sources: sources, Carrier: carrier{n.mesh},
-		View: n.view, Index: n.index, Logger: log,
+		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Scheme: n.config.Forward.Scheme, Sources: sources,
+		Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Logger: log,
 	})
 	n.listener = spread.NewListener(spread.ListenerConfig{
-		Self: n.config.Mesh.Name, Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Hear: n.ingress.Hear,
-		Logger: log, Registerer: n.registry,
+		Self: n.config.Mesh.Name, Scheme: n.config.Forward.Scheme, Carrier: carrier{n.mesh}, View: n.view, Index: n.index,
+		Hear: n.ingress.Hear, Doubt: n.ingress.Doubt, Logger: log, Registerer: n.registry,
 	})
 	return nil
 }

@@ -61,7 +61,3 @@ func (k Kind) urgency() int8 {
 		return 3
 	}
 }
-
-// holds reports whether a connection that drains waits for streams of this kind. A feed would hold it for ever, and is
-// opened again on the connection that is kept.
-func (k Kind) holds() bool { return k != KindFeed }

@@ -3,7 +3,7 @@
 // between the packages: digests and loads from the engine agents to the peers, and what peers say into the view.
 //
 // New builds, Run runs until its context ends, and then stops in order: not ready, engines cordoned, streams finish,
-// leave, close.
+// leave, close. When a part fails it closes at once and does not say that it leaves.
 package node
 
 import (
@@ -106,7 +106,7 @@ func (n *Node) buildEngines() error {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
 			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep,
-			Rank: rankName(e.Rank), Geometry: cachestate.DefaultGeometry(), Events: e.Events,
+			Rank: rankName(e.Rank), Zone: n.config.Forward.Zone, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
 			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
 		})
 		if err != nil {
@@ -224,6 +224,9 @@ func (n *Node) Run(ctx context.Context) error {
 		n.drain(servers[0])
 	case <-run.Done():
 	}
+	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see
+		n.leave()
+	}
 	err := n.stop(servers)
 	stop()
 	return errors.Join(err, g.Wait(), n.Close())
@@ -266,12 +269,15 @@ const cutGrace = 200 * time.Millisecond
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second
 
-func (n *Node) stop(servers []server) error {
-	n.draining.Store(true)
-	err := n.mesh.Leave(leaveTimeout)
-	if err != nil {
+// leave says farewell to the mesh: its agents do not wait for this one to come back.
+func (n *Node) leave() {
+	if err := n.mesh.Leave(leaveTimeout); err != nil {
 		n.log.Warn("peers were not told", "err", err)
 	}
+}
+
+func (n *Node) stop(servers []server) error {
+	n.draining.Store(true)
 	n.ingress.Cut()
 	var errs []error
 	for _, s := range servers {

@@ -356,7 +356,7 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 func (e *engineView) candidate(now time.Time) Candidate {
 	c := Candidate{
 		ID: e.ID, State: e.state(now), Load: e.load, Known: !e.loadAt.IsZero(), Unverified: e.Unverified(), Scale: e.OverlapScale(),
-		slots: e.slots,
+		Zone: e.Zone, slots: e.slots,
 	}
 	c.Load.QueuedSeconds = e.seconds
 	if c.Known {

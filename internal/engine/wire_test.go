@@ -14,7 +14,7 @@ import (
 func exampleEngine() Engine {
 	return Engine{
 		ID: "agent/gpu0", Kind: KindVLLM, Generation: 1 << 50, BlockTokens: 16, CapacityTokens: 2_048_000, MaxRunning: 128,
-		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true,
+		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true, Zone: "rack é 7",
 		Models: []Model{
 			{Name: "m", Aliases: []string{"a", "b"}, MaxContext: 131072, Layout: 0xffff, HasLayout: true}, {Name: "adapter"},
 		},
@@ -129,6 +129,19 @@ func TestWhatIsNoResidencyOrEvidenceIsRefused(t *testing.T) {
 	}
 }
 
+func TestZoneIsAShortName(t *testing.T) {
+	for zone, ok := range map[string]bool{
+		"": true, "eu-west-1a": true, strings.Repeat("z", MaxZone): true, strings.Repeat("z", MaxZone+1): false, "a\nb": false, "\xff": false,
+	} {
+		e := exampleEngine()
+		e.Zone = zone
+		got, _, err := ParseEngine(AppendEngine(nil, &e), "agent")
+		if (err == nil) != ok || (CheckZone(zone) == nil) != ok || ok && got.Zone != zone {
+			t.Errorf("%q: got %q, %v, check %v", zone, got.Zone, err, CheckZone(zone))
+		}
+	}
+}
+
 func TestNoPeerNamesTheEnginesOfAnother(t *testing.T) {
 	e := exampleEngine()
 	got, _, err := ParseEngine(AppendEngine(nil, &e), "liar")
@@ -194,6 +207,19 @@ func TestWhatAnEarlierVersionDoesNotTellIsZero(t *testing.T) {
 	if l, rest, err := ParseLoad(append(withLength(fields[:needed]), "rest"...)); err != nil || l != known || string(rest) != "rest" {
 		t.Errorf("load: %+v, rest %q, %v; want %+v", l, rest, err, known)
 	}
+	want := exampleEngine()
+	fields = fieldsOf(AppendEngine(nil, &want))
+	fields = fields[:len(fields)-1-len(want.Zone)]
+	want.Zone = ""
+	e, rest, err := ParseEngine(append(withLength(fields), "rest"...), "agent")
+	if diff := cmp.Diff(want, e); err != nil || diff != "" || string(rest) != "rest" {
+		t.Errorf("engine without zone: %v, rest %q, (-want +got):\n%s", err, rest, diff)
+	}
+}
+
+func TestLoadThatEndsEarlyIsRefused(t *testing.T) {
+	fields := fieldsOf(AppendLoad(nil, Load{Seq: 7, KVUsage: 0.5, PrefillRate: 9000}))
+	const needed = 1 + 1 + 1 + 1 + 1 + 2
 	if l, _, err := ParseLoad(withLength(fields[:needed-2])); !errors.Is(err, ErrTruncated) {
 		t.Errorf("load without KV usage: %+v, %v", l, err)
 	}

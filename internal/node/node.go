@@ -106,7 +106,7 @@ func (n *Node) buildEngines() error {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
 			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep,
-			Rank: rankName(e.Rank), Geometry: cachestate.DefaultGeometry(), Events: e.Events,
+			Rank: rankName(e.Rank), Zone: n.config.Forward.Zone, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
 			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
 		})
 		if err != nil {

@@ -54,6 +54,7 @@ type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
 	State          string            `json:"state"` // of its agent, or down, draining or full
 	Kind           engine.Kind       `json:"kind"`
+	Zone           string            `json:"zone,omitempty"`
 	Models         []string          `json:"models"`
 	Generation     engine.Generation `json:"generation"`
 	CapacityTokens int64             `json:"capacity_tokens"`
@@ -153,7 +154,7 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 	out := []EngineStatus{}
 	for _, e := range n.view.Snapshot(now) {
 		s := EngineStatus{
-			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Generation: e.Generation,
+			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Zone: e.Zone, Generation: e.Generation,
 			CapacityTokens: e.CapacityTokens, InFlight: e.Load.InFlight, Waiting: e.Load.Waiting,
 			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
 			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1, Models: []string{},

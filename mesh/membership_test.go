@@ -110,6 +110,26 @@ func TestManyAgentsThatStartAtOnceMakeOneConnectionAPair(t *testing.T) {
 	})
 }
 
+func TestGroupsThatStartedApartMeetByTheNameOfAll(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		some, first := w.many(3, productionTimings)
+		rest, second := w.many(3, func(c *Config) {
+			productionTimings(c)
+			c.Name = "m" + c.Name[1:]
+			c.Identity = mustIssue(t, w.ca, c.Name, time.Hour)
+		})
+		await(t, 15*time.Second, "two meshes", func() bool { return fullMesh(some...)() && fullMesh(rest...)() })
+		all := slices.Concat(some, rest)
+		if fullMesh(all...)() {
+			t.Fatal("they have met already")
+		}
+		time.Sleep(time.Minute)
+		first.set(hostsOf(all)...)
+		second.set(hostsOf(all)...)
+		await(t, 30*time.Second, "one mesh", fullMesh(all...))
+	})
+}
+
 func TestHalvesWithoutSeedsMeetAgainAfterGossipForgot(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		agents, names := w.many(6, productionTimings)
@@ -221,30 +241,27 @@ func TestFlappingAgentLeavesNothingBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b, c := w.three()
 		cfg := w.config("d", a.QUICAddr().String(), b.QUICAddr().String())
+		d := w.run(cfg)
+		await(t, 10*time.Second, "d is a member", fullMesh(a, b, c, d))
 		time.Sleep(30 * time.Second)
 		before := runtime.NumGoroutine()
 		for i := range 20 {
-			d := w.run(cfg)
-			time.Sleep(time.Duration(i) * 200 * time.Millisecond)
 			if i%2 == 0 {
 				w.vanish(d)
 			} else {
 				d.stop()
 			}
+			d = w.run(cfg)
+			time.Sleep(time.Duration(i) * 200 * time.Millisecond)
 		}
+		await(t, 10*time.Second, "d is a member once more", fullMesh(a, b, c, d))
 		time.Sleep(30 * time.Second)
-		// What is tried now and then, such as a dial to the dead, comes and goes.
 		await(t, time.Minute, "no more goroutines than before", func() bool { return runtime.NumGoroutine() <= before })
-		for _, x := range []*agent{a, b, c} {
-			if n := len(x.table.all()); n != 2 || len(x.Peers()) != 3 {
-				t.Errorf("%s has %d connections, knows %v", x.Name(), n, x.Peers())
-			}
-			for _, r := range x.Refusals() {
-				t.Errorf("%s: %v", x.Name(), r)
+		for _, x := range []*agent{a, b, c, d} {
+			if n := len(x.table.all()); n != 3 || len(x.Peers()) != 3 || len(x.Refusals()) > 0 {
+				t.Errorf("%s has %d connections, knows %v, refusals %v", x.Name(), n, x.Peers(), x.Refusals())
 			}
 		}
-		last := w.run(cfg)
-		await(t, 10*time.Second, "d is a member once more", fullMesh(a, b, c, last))
 	})
 }
 

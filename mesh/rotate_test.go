@@ -107,16 +107,21 @@ func TestAgentThatMissedARotationIsHealedWhenItConnects(t *testing.T) {
 
 func TestAgentThatSleptThroughARotationJoins(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		a, b, c, d := w.four()
+		agents, names := w.many(3, productionTimings) // they look for others every ten seconds
+		a, b, c := agents[0], agents[1], agents[2]
+		cfg := w.withFolder(w.config("d", "mesh.example:7081"))
+		cfg.LookupHost = names.lookup
+		productionTimings(&cfg)
+		d := w.run(cfg)
+		await(t, 5*time.Second, "a full mesh", fullMesh(a, b, c, d))
 		d.stop()
 		await(t, time.Minute, "d is dead", func() bool { p, _ := a.Peer("d"); return p.State != StateAlive })
 		if err := a.RotateGossipKey(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		cfg := d.cfg
 		again := w.run(cfg)
-		took := await(t, 10*time.Second, "d is a member", func() bool { return connectedTo(again, "a", "b", "c")() && connectedTo(a, "d")() })
-		if !haveKeys(3, a, b, c, again)() || took > 3*time.Second {
+		took := await(t, 20*time.Second, "d is a member", fullMesh(a, b, c, again))
+		if !haveKeys(3, a, b, c, again)() || took > 2*time.Second {
 			t.Errorf("after %v: keys %v and %v", took, a.GossipKeys(), again.GossipKeys())
 		}
 		file := filepath.Join(cfg.Certs, GossipKeyFile)

@@ -209,7 +209,7 @@ func TestRestartWithItsClockAnHourBackIsBelieved(t *testing.T) {
 				p, _ := b.Peer("d")
 				return p.Instance == again.Instance() && p.Connected && connectedTo(again, "a", "b", "c")()
 			})
-			if p, _ := b.Peer("d"); p.Started.Sub(time.Now()).Round(time.Minute) != skew {
+			if p, _ := b.Peer("d"); time.Until(p.Started).Round(time.Minute) != skew {
 				t.Errorf("d began at %v by its clock", p.Started)
 			}
 			if r := slices.Concat(a.Refusals(), b.Refusals(), again.Refusals()); len(r) > 0 {

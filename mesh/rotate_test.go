@@ -3,6 +3,7 @@ package mesh
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -154,7 +155,7 @@ func TestRotationWaitsForPeersAndNamesThem(t *testing.T) {
 		errs := make(chan error)
 		go func() { errs <- a.RotateGossipKey(ctx) }()
 		time.Sleep(time.Second)
-		if err := a.RotateGossipKey(t.Context()); err != ErrRotating {
+		if err := a.RotateGossipKey(t.Context()); !errors.Is(err, ErrRotating) {
 			t.Errorf("a second rotation: %v", err)
 		}
 		if len(a.keys.current().keys) != 2 || !bytes.Equal(a.keys.ring.GetPrimaryKey(), w.key) {
@@ -284,9 +285,14 @@ func TestNewerKeysAreTheSameForAll(t *testing.T) {
 		a, b offer
 		want bool
 	}{
-		{at(2, 0), at(1, 9), true}, {at(1, 9), at(2, 0), false},
-		{at(1, 2), at(1, 1), true}, {at(1, 1), at(1, 2), false}, {at(1, 1), at(1, 1), false},
-		{at(0, 2), at(0, 1), false}, {at(0, 1), at(0, 2), false}, {at(1, 0), at(0, 9), true},
+		{at(2, 0), at(1, 9), true},
+		{at(1, 9), at(2, 0), false},
+		{at(1, 2), at(1, 1), true},
+		{at(1, 1), at(1, 2), false},
+		{at(1, 1), at(1, 1), false},
+		{at(0, 2), at(0, 1), false},
+		{at(0, 1), at(0, 2), false},
+		{at(1, 0), at(0, 9), true},
 	} {
 		if got := newer(test.a, test.b); got != test.want {
 			t.Errorf("%v over %v: %v", test.a, test.b, got)

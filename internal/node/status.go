@@ -54,7 +54,7 @@ type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
 	State          string            `json:"state"` // of its agent, or down, draining or full
 	Kind           engine.Kind       `json:"kind"`
-	Zone           string            `json:"zone,omitempty"`
+	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
 	Generation     engine.Generation `json:"generation"`
 	CapacityTokens int64             `json:"capacity_tokens"`

@@ -188,6 +188,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	m.wg.Go(m.joinAll)
 	m.wg.Go(m.awaitSettled)
 	m.wg.Go(m.reviewAll)
+	m.wg.Go(m.watchGossip)
 	m.wg.Go(m.deliverAll)
 	<-m.ctx.Done()
 	m.stop(ln)

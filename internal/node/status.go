@@ -52,7 +52,7 @@ type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
 	State          string            `json:"state"` // of its agent, or down, draining or full
 	Kind           engine.Kind       `json:"kind"`
-	Zone           string            `json:"zone,omitempty"`
+	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
 	Generation     engine.Generation `json:"generation"`
 	CapacityTokens int64             `json:"capacity_tokens"`
@@ -148,7 +148,7 @@ func (n *Node) agentStatuses(now time.Time) []AgentStatus {
 }
 
 func (n *Node) engineStatuses(now time.Time) []EngineStatus {
-	ages := n.digestAges(now)
+	ages := n.listener.DigestAges(now)
 	out := []EngineStatus{}
 	for _, e := range n.view.Snapshot(now) {
 		s := EngineStatus{

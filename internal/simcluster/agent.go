@@ -3,7 +3,9 @@ package simcluster
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/kvmesh/kvmesh/forward"
@@ -25,7 +27,7 @@ func (c *Cluster) Start(i int) {
 	if a.run != nil {
 		c.t.Fatalf("%s runs already", a.name)
 	}
-	p := c.net.process(host(i))
+	p := c.net.process(c.host(i))
 	config, transports := c.nodeConfig(i, p)
 	n, err := node.New(config)
 	if err != nil {
@@ -54,13 +56,13 @@ func (c *Cluster) nodeConfig(i int, p *process) (node.Config, []*http.Transport)
 	n := node.DefaultConfig()
 	n.Mesh = mesh.LocalConfig()
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Identity, n.Mesh.GossipKeys = meshID, Name(i), id, [][]byte{c.key}
-	n.Mesh.QUICBind, n.Mesh.GossipBind = addr(i, portQUIC), addr(i, portGossip)
+	n.Mesh.QUICBind, n.Mesh.GossipBind = c.addr(i, portQUIC), c.addr(i, portGossip)
 	n.Mesh.Join, n.Mesh.ListenPacket = c.seeds(), p.listenPacket
-	n.HTTP, n.Debug, n.DebugToken = addr(i, portHTTP), addr(i, portDebug), debugToken
+	n.HTTP, n.Debug, n.DebugToken = c.addr(i, portHTTP), c.addr(i, portDebug), debugToken
 	n.Listen, n.Transport, n.PollEngines = p.listen, requests, polls
 	n.Logger, n.DrainTimeout = logger(), 5*time.Second
 	if i < c.config.Agents {
-		n.Engines = []node.EngineConfig{{Name: engineName, URL: &url.URL{Scheme: "http", Host: addr(i, portEngine)}}}
+		n.Engines = []node.EngineConfig{{Name: engineName, URL: &url.URL{Scheme: "http", Host: c.addr(i, portEngine)}}}
 	}
 	if c.config.Agent != nil {
 		c.config.Agent(i, &n)
@@ -71,11 +73,11 @@ func (c *Cluster) nodeConfig(i int, p *process) (node.Config, []*http.Transport)
 // debugToken is what the debug servers ask for: they are not on loopback.
 const debugToken = "simcluster"
 
-// seeds are the first three agents, each of which joins by the same list: an agent may name itself.
+// seeds are the hosts on which the first three agents began, the same list for each: an agent may name itself.
 func (c *Cluster) seeds() []string {
 	var seeds []string
 	for i := range min(3, c.config.Agents+c.config.IngressOnly) {
-		seeds = append(seeds, addr(i, portQUIC))
+		seeds = append(seeds, netip.AddrPortFrom(numbered(i), portQUIC).String())
 	}
 	return seeds
 }
@@ -106,6 +108,15 @@ func (c *Cluster) Kill(i int) {
 	}
 	a.run.cancel()
 	a.run = nil
+}
+
+// killAll kills several agents at one moment.
+func (c *Cluster) killAll(agents []int) {
+	var wg sync.WaitGroup
+	for _, i := range agents {
+		wg.Go(func() { c.Kill(i) })
+	}
+	wg.Wait()
 }
 
 // Status returns the mesh as agent i sees it.

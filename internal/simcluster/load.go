@@ -1,8 +1,13 @@
 package simcluster
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,7 +72,7 @@ func (f *traffic) wait() []*exchange {
 }
 
 // every sends one request each period to the agents in turn, with prompts of size bytes, for as long as it says.
-func (f *traffic) every(t *testing.T, period, duration time.Duration, size int, agents ...int) {
+func (f *traffic) every(t testing.TB, period, duration time.Duration, size int, agents ...int) {
 	t.Helper()
 	rng := f.c.Rand()
 	for n := range int(duration / period) {
@@ -76,27 +81,28 @@ func (f *traffic) every(t *testing.T, period, duration time.Duration, size int, 
 	}
 }
 
-// attempted fails the test for every request that agent i took in between from and to, and for which it tried the engine
-// beside agent j.
-func attempted(t *testing.T, c *Cluster, i, j int, from, to time.Time) {
-	t.Helper()
-	events, err := c.Decisions(t.Context(), i)
-	if err != nil {
-		t.Fatal(err)
+var lexicon = strings.Fields("the of and to in is that for it was on are as with his they at be this from have or by one " +
+	"had not but what all were when we there can an your which their said if do will each about how up out them then she " +
+	"many some so these would other into has more her two like him see time could no make than first been its who now")
+
+// text returns n bytes of words that no other seed gives.
+func text(seed uint64, n int) string {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	var b strings.Builder
+	for b.Len() < n {
+		b.WriteString(lexicon[rng.IntN(len(lexicon))])
+		b.WriteByte(' ')
 	}
-	seen := 0
-	for _, e := range events {
-		if e.Time.Before(from) || e.Time.After(to) {
-			continue
-		}
-		seen++
-		for _, a := range e.Attempts {
-			if string(a.Engine) == EngineID(j) {
-				t.Errorf("%s tried %s %v after it should not: %+v", Name(i), a.Engine, e.Time.Sub(from), e.Attempts)
-			}
-		}
+	return b.String()[:n]
+}
+
+// faultOf says what is wrong with an answer; "" when it is whole.
+func faultOf(a *Answer) string {
+	if a.Status != http.StatusOK {
+		return fmt.Sprintf("status %d: %s", a.Status, a.Body)
 	}
-	if seen == 0 {
-		t.Errorf("%s took in no request between %v and %v", Name(i), from, to)
+	if !bytes.HasSuffix(a.Body, []byte("data: [DONE]\n\n")) || bytes.Contains(a.Body, []byte(`{"error":`)) {
+		return fmt.Sprintf("by %s (%s), not whole, ends in: %s", a.Engine(), a.Header.Get("X-Kvmesh-Reason"), a.Body[max(0, len(a.Body)-300):])
 	}
+	return ""
 }

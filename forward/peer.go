@@ -45,7 +45,7 @@ func (g *Ingress) askPeer(ctx context.Context, agent string, c *call, body []byt
 	}
 	h := &hop{
 		Stream: s, frames: newFrameReader(s), out: newFrameWriter(s),
-		doubt: func(err error) { g.doubt(engine.MakeID(agent, c.Engine), err) },
+		doubt: func(err error) { g.doubtLoad(engine.MakeID(agent, c.Engine), err) },
 		heard: func(now time.Time) { g.View.Heard(agent, now) },
 	}
 	stop := context.AfterFunc(ctx, func() { s.Cancel(codeCanceled) })

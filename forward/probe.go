@@ -100,3 +100,13 @@ func (x *exchange) gather(short []Candidate, answers <-chan probeAnswer, asked i
 		}
 	}
 }
+
+// Probe asks an agent for its load outside of a decision, and takes in the answer.
+func (g *Ingress) Probe(ctx context.Context, agent string) error {
+	report, err := probe(ctx, g.Peers, agent)
+	if err != nil {
+		return err
+	}
+	g.Hear(agent, report, time.Now())
+	return nil
+}

@@ -150,6 +150,16 @@ func (v *View) setLoadLocked(id engine.ID, l engine.Load, now time.Time) {
 	}
 }
 
+// ForgetLoad says that an engine's load is not known, until the next one newer than what was: its owner told what cannot be
+// true.
+func (v *View) ForgetLoad(id engine.ID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if e := v.engines[id]; e != nil {
+		e.load, e.loadAt = engine.Load{Seq: e.load.Seq}, time.Time{}
+	}
+}
+
 // Heard notes a sign of life of an agent that says nothing of its engines: a digest, a pull, bytes of a stream. It ends a
 // silence. It clears no miss: an agent that passes on what its engine sends may still be too busy to accept.
 func (v *View) Heard(agent string, now time.Time) {
@@ -346,7 +356,7 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 func (e *engineView) candidate(now time.Time) Candidate {
 	c := Candidate{
 		ID: e.ID, State: e.state(now), Load: e.load, Known: !e.loadAt.IsZero(), Unverified: e.Unverified(), Scale: e.OverlapScale(),
-		slots: e.slots,
+		Zone: e.Zone, slots: e.slots,
 	}
 	c.Load.QueuedSeconds = e.seconds
 	if c.Known {

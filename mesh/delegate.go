@@ -181,7 +181,7 @@ func (m *Mesh) reconcile(name string, n note, keepers map[string]context.CancelF
 // memberlistConfig returns memberlist's config: its LAN defaults, except where a reason stands.
 func (m *Mesh) memberlistConfig() *memberlist.Config {
 	t, c := m.cfg.Timings, memberlist.DefaultLANConfig()
-	c.Name, c.Label, c.Keyring = m.cfg.Name, m.cfg.MeshID, m.keys
+	c.Name, c.Label, c.Keyring = m.cfg.Name, m.cfg.MeshID, m.keys.ring
 	c.Transport, c.Logger = m.transport, slog.NewLogLogger(newLineHandler(m.log.Handler(), m.metrics), slog.LevelInfo)
 	c.BindAddr, c.BindPort = m.transport.addr.Addr().String(), int(m.transport.addr.Port())
 	c.Delegate, c.Events, c.Alive, c.Conflict = m.delegate, m.delegate, m.delegate, m.delegate

@@ -19,6 +19,8 @@ const (
 	envelopeOverhead = 256 // sender, signature and lengths
 )
 
+const envelopeVersion = 1
+
 var errSignature = errors.New("signature does not fit")
 
 // envelope is a message with its sender, because memberlist names none: its gossip key is shared by all members, so
@@ -32,7 +34,7 @@ type envelope struct {
 
 // appendEnvelope appends the wire form: version (1 B), sender and signature (each length-prefixed), payload (the rest).
 func appendEnvelope(b []byte, e envelope) []byte {
-	b = append(b, wireVersion)
+	b = append(b, envelopeVersion)
 	b = appendBytes(b, e.sender)
 	b = appendBytes(b, e.signature)
 	return append(b, e.payload...)
@@ -44,7 +46,7 @@ func parseEnvelope(b []byte) (envelope, error) {
 		return envelope{}, fmt.Errorf("parse envelope: %w", ErrTooLarge)
 	}
 	r := reader{b: b}
-	if v := r.byte(); r.err == nil && v != wireVersion {
+	if v := r.byte(); r.err == nil && v != envelopeVersion {
 		r.fail(fmt.Errorf("version %d is unknown", v))
 	}
 	e := envelope{sender: string(r.bytes(64)), signature: r.bytes(maxSignature), payload: r.b}

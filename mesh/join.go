@@ -207,6 +207,7 @@ func (m *Mesh) becomesMember(name string) bool {
 // rejoin looks for agents that gossip has lost: one dead peer, chosen at random, and those that are connected but no
 // members.
 func (m *Mesh) rejoin() {
+	m.mendKeys()
 	for _, name := range m.table.strangers() {
 		if err := m.introduce(name); err != nil {
 			m.log.Debug("peer stays no member", "peer", name, "err", err)

@@ -96,7 +96,7 @@ func TestSmallerNamesConnectionIsKept(t *testing.T) {
 		{"b", "a", false, true}, // the same connection as the first, from its other end
 		{"b", "a", true, false},
 	} {
-		if got := newTable(test.self).keeps(&peerConn{name: test.peer, dialed: test.dialed}); got != test.want {
+		if got := newTable(test.self, protocols{}).keeps(&peerConn{name: test.peer, dialed: test.dialed}); got != test.want {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}

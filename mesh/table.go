@@ -13,7 +13,8 @@ import (
 
 // table is what is known of each peer.
 type table struct {
-	self string
+	self   string
+	speaks protocols
 
 	mu      sync.Mutex
 	closed  bool
@@ -28,6 +29,7 @@ type record struct {
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
+	keys   offer     // its gossip keys, as last heard; without the keys
 	reason string    // why its last connection ended, for PeerDown; empty since the next
 
 	handling chan struct{} // capacity 1: full while the handler has a datagram, of whichever connection
@@ -46,7 +48,9 @@ type dialCall struct {
 	err  error
 }
 
-func newTable(self string) *table { return &table{self: self, records: map[string]*record{}} }
+func newTable(self string, speaks protocols) *table {
+	return &table{self: self, speaks: speaks, records: map[string]*record{}}
+}
 
 func (t *table) recordLocked(name string) *record {
 	r := t.records[name]
@@ -79,14 +83,18 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 	for _, c := range r.conns {
 		c.drain(c != r.current)
 	}
-	r.about = pc.about
+	r.about, r.keys = pc.about, pc.keys
 	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
 }
 
-// prefers reports whether a is kept and b drains: what the smaller name dialed comes first, then the later dial, since
-// its dialer may have lost the earlier.
+// prefers reports whether a is kept and b drains: the one whose certificates last longer comes first, so that renewed
+// ones replace what they renew; then what the smaller name dialed, then the later dial, since its dialer may have lost
+// the earlier.
 func (t *table) prefers(a, b *peerConn) bool {
+	if !a.until.Equal(b.until) {
+		return a.until.After(b.until)
+	}
 	if a.dialed != b.dialed {
 		return t.keeps(a)
 	}
@@ -108,9 +116,14 @@ func (t *table) remove(pc *peerConn, why string, left bool) {
 	if r.current != pc {
 		return
 	}
+	t.chooseLocked(r, why)
+}
+
+// chooseLocked makes the best of the peer's connections the one for new streams; without one, why says so.
+func (t *table) chooseLocked(r *record, why string) {
 	r.current, r.reason = nil, why
 	for _, c := range r.conns {
-		if c.open() && (r.current == nil || t.prefers(c, r.current)) {
+		if c.open() && !c.isRetired() && (r.current == nil || t.prefers(c, r.current)) {
 			r.current = c
 		}
 	}
@@ -120,6 +133,21 @@ func (t *table) remove(pc *peerConn, why string, left bool) {
 	case !r.member:
 		r.since = time.Now()
 	}
+}
+
+// retire takes pc from those that may be chosen, and reports whether it was one.
+func (t *table) retire(pc *peerConn, why string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if pc.isRetired() {
+		return false
+	}
+	close(pc.retired)
+	pc.drain(true)
+	if r := t.records[pc.name]; r.current == pc {
+		t.chooseLocked(r, why)
+	}
+	return true
 }
 
 // current returns the open connection for new streams to name, or nil.
@@ -132,6 +160,30 @@ func (t *table) current(name string) *peerConn {
 	return nil
 }
 
+// hasKeys keeps which gossip keys a peer has.
+func (t *table) hasKeys(name string, o offer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.keys = offer{version: o.version, sum: o.sum}
+	}
+}
+
+// behind returns the names of the peers that are there and not known to have these gossip keys, in order.
+func (t *table) behind(o offer) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := []string{}
+	for name, r := range t.records {
+		there := r.member || r.current != nil && r.current.open()
+		if there && !r.left && (r.keys.version != o.version || r.keys.sum != o.sum) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // connected returns the connection to each peer that has one.
 func (t *table) connected() []*peerConn {
 	t.mu.Lock()
@@ -141,6 +193,17 @@ func (t *table) connected() []*peerConn {
 		if r.current != nil && r.current.open() {
 			pcs = append(pcs, r.current)
 		}
+	}
+	return pcs
+}
+
+// all returns every connection, draining ones included.
+func (t *table) all() []*peerConn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var pcs []*peerConn
+	for _, r := range t.records {
+		pcs = append(pcs, r.conns...)
 	}
 	return pcs
 }
@@ -320,7 +383,7 @@ func (r *record) peer(name string) Peer {
 		GossipAddr: r.gossip, Meta: r.about.meta,
 	}
 	if r.current != nil && r.current.open() {
-		p.Connected, p.RTT = true, r.current.rtt()
+		p.Connected, p.RTT, p.Protocol = true, r.current.rtt(), r.current.protocol
 	}
 	switch {
 	case r.left:

@@ -67,6 +67,7 @@ func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, e
 	}
 	_, out := t.m.metrics.bytes("packet")
 	out.Add(float64(len(b)))
+	t.m.traffic.gossipOut(to, len(b))
 	return time.Now(), nil
 }
 
@@ -89,6 +90,7 @@ func (t *transport) readPackets() {
 			continue
 		}
 		in.Add(float64(n))
+		t.m.traffic.gossipIn(from, n)
 		p := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: time.Now()}
 		select {
 		case t.packets <- p:

@@ -21,6 +21,7 @@ type cli struct {
 	Cert     certCmd          `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
 	Demo     demoCmd          `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
 	Simulate simulateCmd      `cmd:"" help:"Simulate a mesh in virtual time and compare its decisions with an oracle's and with other routers'."`
+	Bench    benchCmd         `cmd:"" help:"Measure what a mesh costs on this machine."`
 	Version  kong.VersionFlag `help:"Print the version."`
 
 	Simengine simengineCmd `cmd:"" help:"Run a simulated engine: the stand-in for vLLM, SGLang or TensorRT-LLM."`

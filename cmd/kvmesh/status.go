@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/node"
 )
 
@@ -90,9 +91,20 @@ func printStatus(out io.Writer, s *node.Status) {
 		}
 		fmt.Fprintf(out, "\n%s %s %s, %d times, last %s: %s\n", who, r.Peer, r.Addr, r.Count, r.Time.Format(time.TimeOnly), r.Reason)
 	}
+	for _, d := range s.Doubts {
+		fmt.Fprintf(out, "\nnot believed: agent %s%s: %s, %d times, last %s\n", d.Agent, ofEngine(d.Engine), d.What, d.Count, d.Last.Format(time.TimeOnly))
+	}
 	for _, n := range s.Notes {
 		fmt.Fprintf(out, "\nnote: %s\n", n)
 	}
+}
+
+// ofEngine names the engine that a doubt is about, if it is about one.
+func ofEngine(id engine.ID) string {
+	if id == "" {
+		return ""
+	}
+	return ", engine " + string(id)
 }
 
 // age is the time since something was heard, or a dash when nothing was.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
 )
 
@@ -41,6 +42,10 @@ func exampleStatus() *node.Status {
 			{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Count: 3, Peer: "a9", Addr: "10.0.0.9:7081", Reason: "another mesh"},
 			{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Count: 1, Peer: "a8", Addr: "10.0.0.8:7081", Reason: "too old", ByPeer: true},
 		},
+		Doubts: []forward.Doubt{
+			{Agent: "a2", What: forward.DoubtLoad, Count: 40, Last: time.Date(2026, 1, 2, 3, 4, 8, 0, time.UTC)},
+			{Agent: "a2", Engine: "a2/engine0", What: forward.DoubtDigest, Count: 2, Last: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC)},
+		},
 		Notes: []string{"engine g0 beside this agent is down: requests go to other engines"},
 	}
 }
@@ -59,6 +64,10 @@ a2     unreachable  false      [fd00::2]:7081  0.42ms
 refused a9 10.0.0.9:7081, 3 times, last 03:04:05: another mesh
 
 refused by a8 10.0.0.8:7081, 1 times, last 03:04:06: too old
+
+not believed: agent a2: load out of range, 40 times, last 03:04:08
+
+not believed: agent a2, engine a2/engine0: digest too full, 2 times, last 03:04:07
 
 note: engine g0 beside this agent is down: requests go to other engines
 `

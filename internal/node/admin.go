@@ -94,16 +94,6 @@ func answer(w http.ResponseWriter, ok bool, good, bad string) {
 
 func (n *Node) registerMetrics() {
 	f := promauto.With(n.registry)
-	n.metrics = metrics{
-		badMessages: f.NewCounter(prometheus.CounterOpts{
-			Name: "kvmesh_node_bad_messages_total",
-			Help: "Messages of peers that could not be read. Worry when it grows: a peer is broken, or of a version that cannot be mixed with this one.",
-		}),
-		pulls: f.NewCounter(prometheus.CounterOpts{
-			Name: "kvmesh_node_digest_pulls_total",
-			Help: "Digests pulled because deltas were missed. Worry when it grows with the mesh at rest.",
-		}),
-	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kvmesh_node_peer_streams",
 		Help: "Requests of peers being served on the engines beside this agent.",

@@ -26,7 +26,8 @@ type Status struct {
 	Engines  []EngineStatus  `json:"engines"`
 	Classes  []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
 	Refusals []RefusalStatus `json:"refusals"`
-	Notes    []string        `json:"notes"` // what an operator should know, in words
+	Doubts   []forward.Doubt `json:"doubts"` // what peers told and is not believed
+	Notes    []string        `json:"notes"`  // what an operator should know, in words
 }
 
 // Counters are what must be zero when nothing runs.
@@ -51,6 +52,7 @@ type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
 	State          string            `json:"state"` // of its agent, or down, draining or full
 	Kind           engine.Kind       `json:"kind"`
+	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
 	Generation     engine.Generation `json:"generation"`
 	CapacityTokens int64             `json:"capacity_tokens"`
@@ -92,7 +94,8 @@ func (n *Node) Status() Status {
 		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
-		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(), Notes: n.notes(),
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
+		Doubts: n.ingress.Doubts(), Notes: n.notes(),
 	}
 	return s
 }
@@ -145,11 +148,11 @@ func (n *Node) agentStatuses(now time.Time) []AgentStatus {
 }
 
 func (n *Node) engineStatuses(now time.Time) []EngineStatus {
-	ages := n.digestAges(now)
+	ages := n.listener.DigestAges(now)
 	out := []EngineStatus{}
 	for _, e := range n.view.Snapshot(now) {
 		s := EngineStatus{
-			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Generation: e.Generation,
+			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Zone: e.Zone, Generation: e.Generation,
 			CapacityTokens: e.CapacityTokens, InFlight: e.Load.InFlight, Waiting: e.Load.Waiting,
 			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
 			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1, Models: []string{},

@@ -1,4 +1,4 @@
-package node
+package spread
 
 import (
 	"fmt"
@@ -12,11 +12,10 @@ import (
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
-	"github.com/kvmesh/kvmesh/mesh"
 )
 
 func TestHeartbeatsFitTheirPackets(t *testing.T) {
-	for _, count := range []int{0, 1, 2, 20, 40, maxEngines} {
+	for _, count := range []int{0, 1, 2, 20, 40, MaxEngines} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
 			want := forward.Report{Period: time.Second}
 			for i := range count {
@@ -67,38 +66,10 @@ func TestPeriodsGrowWithTheMesh(t *testing.T) {
 		{256, time.Second, 2 * time.Second},
 		{1000, time.Second, 5 * time.Second},
 	} {
-		if h, d := heartbeatPeriod(tt.agents), digestPeriod(tt.agents); h != tt.heartbeat || d != tt.digest {
+		if h, d := HeartbeatPeriod(tt.agents), DigestPeriod(tt.agents); h != tt.heartbeat || d != tt.digest {
 			t.Errorf("%d agents: periods %v and %v, want %v and %v", tt.agents, h, d, tt.heartbeat, tt.digest)
 		}
 	}
-}
-
-func TestLostDeltaIsRepairedByAPull(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		a, _ := r.run(r.config("a", "e"))
-		config := r.config("b")
-		config.Mesh.Join = []string{a.QUICAddr()}
-		b, _ := r.run(config)
-		id := engine.MakeID("a", "e")
-		await(t, "b has a's digest", 10*time.Second, func() bool {
-			_, ok := b.index.Have(id)
-			return ok && b.Ready()
-		})
-		before := metric(t, b, "kvmesh_node_digest_pulls_total")
-		for n := range 3 {
-			admit(t, a, uint64(n))
-			a.agentsOf[0].Publish() // and nobody is told
-		}
-		time.Sleep(2 * time.Second)
-		want := a.agentsOf[0].Digests()[0]
-		have, _ := b.index.Have(id)
-		if have.Checksum != want.Checksum || want.Checksum == 0 {
-			t.Errorf("b has %+v, want checksum %x of version %d", have, want.Checksum, want.To)
-		}
-		if now := metric(t, b, "kvmesh_node_digest_pulls_total"); now == before {
-			t.Error("nothing was pulled")
-		}
-	})
 }
 
 func TestDigestsFitTheirMessages(t *testing.T) {
@@ -109,7 +80,7 @@ func TestDigestsFitTheirMessages(t *testing.T) {
 		whole.Words[i] = rng.Uint64() // nothing that a shorter form would tell
 	}
 	for _, tt := range []struct{ deltas, messages int }{
-		{0, 0}, {1, 1}, {200, 1}, {3 * maxEngines, 4},
+		{0, 0}, {1, 1}, {200, 1}, {3 * MaxEngines, 4},
 	} {
 		var deltas []cachestate.Delta
 		for i := range tt.deltas {
@@ -121,7 +92,7 @@ func TestDigestsFitTheirMessages(t *testing.T) {
 			t.Errorf("%d digests make %d messages, want %d", tt.deltas, len(messages), tt.messages)
 		}
 		for _, b := range messages {
-			if len(b) > mesh.MaxMessage || b[0] != messageDigests {
+			if len(b) > maxMessage || b[0] != messageDigests {
 				t.Fatalf("a message of kind %d has %d bytes", b[0], len(b))
 			}
 			for b = b[1:]; len(b) > 0; seen++ {

@@ -222,7 +222,8 @@ func (n *Node) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		n.drain(servers[0])
-	case <-run.Done():
+		n.leave()
+	case <-run.Done(): // a part failed: the agent is lost to its peers, and did not leave
 	}
 	err := n.stop(servers)
 	stop()
@@ -266,12 +267,14 @@ const cutGrace = 200 * time.Millisecond
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second
 
-func (n *Node) stop(servers []server) error {
-	n.draining.Store(true)
-	err := n.mesh.Leave(leaveTimeout)
-	if err != nil {
+func (n *Node) leave() {
+	if err := n.mesh.Leave(leaveTimeout); err != nil {
 		n.log.Warn("peers were not told", "err", err)
 	}
+}
+
+func (n *Node) stop(servers []server) error {
+	n.draining.Store(true)
 	n.ingress.Cut()
 	var errs []error
 	for _, s := range servers {

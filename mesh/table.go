@@ -31,6 +31,7 @@ type record struct {
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
+	banned bool      // the last certificate that it showed is revoked
 	keys   offer     // its gossip keys, as last heard; without the keys
 	reason string    // why its last connection ended, for PeerDown; empty since the next
 
@@ -86,6 +87,7 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 		c.drain(c != r.current)
 	}
 	r.about, r.keys = pc.about, pc.keys
+	r.banned = false
 	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
 }
@@ -171,14 +173,23 @@ func (t *table) hasKeys(name string, o offer) {
 	}
 }
 
-// behind returns the names of the peers that are there and not known to have these gossip keys, in order.
+// distrust keeps that a peer's certificate is revoked, until it shows another.
+func (t *table) distrust(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.banned = true
+	}
+}
+
+// behind returns the names of the peers that are there, are to have gossip keys and are not known to have these, in order.
 func (t *table) behind(o offer) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names := []string{}
 	for name, r := range t.records {
 		there := r.member || r.current != nil && r.current.open()
-		if there && !r.left && (r.keys.version != o.version || r.keys.sum != o.sum) {
+		if there && !r.left && !r.banned && (r.keys.version != o.version || r.keys.sum != o.sum) {
 			names = append(names, name)
 		}
 	}

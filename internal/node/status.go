@@ -196,7 +196,7 @@ func flagWord(f engine.Flags) string {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := append([]string{}, n.mesh.Health()...)
+	notes := append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		a := n.byName[name]
 		if !a.Ready() {

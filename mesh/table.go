@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"crypto"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -231,14 +230,6 @@ func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
 	}
 	t.mu.Unlock()
 	closeEach(pcs, code, why)
-}
-
-// key returns the public key that name's open connection showed, or nil when it has none.
-func (t *table) key(name string) crypto.PublicKey {
-	if pc := t.current(name); pc != nil {
-		return pc.cert.PublicKey
-	}
-	return nil
 }
 
 // about returns what is known of name, and whether there is an address to dial.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/spread"
 	"github.com/kvmesh/kvmesh/mesh"
 )
@@ -51,8 +52,16 @@ const codeUnknownKind = 32
 // Message implements mesh.MessageHandler: what agents tell each other comes on feeds.
 func (n *Node) Message(string, []byte) {}
 
-// Datagram implements mesh.MessageHandler: a heartbeat.
-func (n *Node) Datagram(peer string, b []byte) { n.listener.Datagram(peer, b) }
+// Datagram implements mesh.MessageHandler: a heartbeat, or part of a probe.
+func (n *Node) Datagram(peer string, b []byte) {
+	if !forward.IsProbe(b) {
+		n.listener.Datagram(peer, b)
+		return
+	}
+	if err := n.ingress.ServeDatagram(peer, b, n.teller.HeartbeatPeriod()); err != nil {
+		n.log.Debug("probe not served", "peer", peer, "err", err)
+	}
+}
 
 // LocalState implements mesh.StateHandler: the version vector of the digests that this agent has.
 func (n *Node) LocalState() []byte { return n.listener.State(mesh.MaxState) }

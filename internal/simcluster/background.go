@@ -104,7 +104,7 @@ func (l *load) keep(x *exchange) {
 			}
 		}
 		r.claimed = overclaimed(x.answer)
-		x.answer.Body = nil
+		x.answer = nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

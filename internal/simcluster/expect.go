@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kvmesh/kvmesh/forward"
 )
 
 // expectation looks whether something is so. Limit is how long it may take to become so; 0 for now.
@@ -189,45 +191,54 @@ func (p *parser) noDecision(who []string, after string) (expectation, error) {
 	return func(p *play, _ time.Duration) error { return p.expectNoDecision(agents, grace) }, nil
 }
 
-// expectNoDecision looks at every request that an agent took in later than grace after the loss of one of agents.
+// expectNoDecision looks at every request that an agent took in later than grace after the loss of one of agents: it may not
+// have been tried there. That a decision lists one among those that it knows is only counted.
 func (p *play) expectNoDecision(agents []int, grace time.Duration) error {
-	seen := 0
-	for i := range p.c.agents {
-		if !p.c.Running(i) || slices.Contains(agents, i) {
-			continue
+	seen, listed := 0, 0
+	for _, j := range agents {
+		lost, ok := p.lostAt[j]
+		if !ok {
+			return fmt.Errorf("%s is not lost", Name(j))
 		}
-		events, err := p.c.Decisions(p.ctx, i)
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			for _, j := range agents {
-				lost, ok := p.lostAt[j]
-				if !ok {
-					return fmt.Errorf("%s is not lost", Name(j))
-				}
-				if e.Time.Before(lost.Add(grace)) {
-					continue
-				}
-				seen++
-				names := string(e.Engine) == EngineID(j)
-				for _, a := range e.Attempts {
-					names = names || string(a.Engine) == EngineID(j)
-				}
-				for _, k := range e.Candidates {
-					names = names || string(k.Engine) == EngineID(j)
-				}
-				if names {
-					return fmt.Errorf("%s names it %v after its loss: %+v", Name(i), e.Time.Sub(lost), e)
-				}
+		for i := range p.c.agents {
+			if !p.c.Running(i) || slices.Contains(agents, i) {
+				continue
 			}
+			n, among, err := p.decisions(i, j, lost.Add(grace))
+			if err != nil {
+				return err
+			}
+			seen, listed = seen+n, listed+among
 		}
 	}
 	if seen == 0 {
 		return errors.New("nothing was decided since")
 	}
-	p.counted("decisions_looked_at", seen)
+	p.counted("decisions", seen)
+	p.counted("decisions_that_list_them", listed)
 	return nil
+}
+
+// decisions returns how many decisions agent i has made since a moment, and how many of them list the engine beside agent j.
+// It is an error when one has tried it.
+func (p *play) decisions(i, j int, since time.Time) (seen, listed int, err error) {
+	events, err := p.c.Decisions(p.ctx, i)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, e := range events {
+		if e.Time.Before(since) {
+			continue
+		}
+		seen++
+		if slices.ContainsFunc(e.Attempts, func(a forward.Attempt) bool { return string(a.Engine) == EngineID(j) }) {
+			return 0, 0, fmt.Errorf("%s tries %s %v after it may: %+v", Name(i), EngineID(j), e.Time.Sub(since), e)
+		}
+		if slices.ContainsFunc(e.Candidates, func(k forward.CandidateInfo) bool { return string(k.Engine) == EngineID(j) }) {
+			listed++
+		}
+	}
+	return seen, listed, nil
 }
 
 // staleTokens is by how much a claim may be above what an engine had: keys stand for more than a token each, and another

@@ -473,7 +473,7 @@ func TestHeartbeatsComeInTurnAndAtOnceWhenAStateChanges(t *testing.T) {
 			owner.teller.Changed()
 			time.Sleep(10 * time.Millisecond)
 		}
-		if _, _, now := heard(); now-was < 4*len(peers) || now-was > 5*len(peers) {
+		if _, _, now := heard(); now-was < 3*len(peers) || now-was > 4*len(peers) {
 			t.Errorf("%d heartbeats in a period of changes", now-was)
 		}
 	})

@@ -284,7 +284,7 @@ func (p *play) rest() usage {
 // What may have grown at rest and is no leak: a connection that is dialed again, tables that grow in steps.
 const (
 	flatGoroutines = 16
-	flatHeap       = 8 << 20
+	flatHeap       = 4 << 20
 )
 
 // expectFlat compares with what was marked.

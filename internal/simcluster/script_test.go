@@ -33,7 +33,7 @@ func TestLinesThatNobodyUnderstandsAreNamed(t *testing.T) {
 		"agents 3\n00:00.0 heal 2":                             "x.script:2: heal 2: \"2\" is too much",
 		"agents 3\n00:00.0 loss 120%":                          "x.script:2: loss 120%: it takes 0% to 100%",
 		"agents 3\n00:00.0 reorder much":                       "x.script:2: reorder much: it takes the time",
-		"agents 3\n00:00.0 load 20":                            "x.script:2: load 20: it takes N/s",
+		"agents 3\n00:00.0 load 20":                            "x.script:2: load 20: it takes N/s or off",
 		"agents 3\n00:00.0 load 2/s through 7":                 "x.script:2: load 2/s through 7: \"7\" is none",
 		"agents 3\n00:00.0 restart often":                      "x.script:2: restart often: it takes N times",
 		"agents 3\n00:00.0 partition 0 / 9":                    "x.script:2: partition 0 / 9: \"9\" is none",

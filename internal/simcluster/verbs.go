@@ -26,6 +26,7 @@ var verbs = map[string]verb{
 	"repeat":    share(func(p *play, x float64) { p.c.SetRepeat(x) }), // 10%
 	"reorder":   reorder,                                              // 20ms: so much jitter
 	"load":      loadVerb,                                             // 20/s [through 0-3], off
+	"churn":     churnVerb,                                            // 100/s, off
 	"restart":   restart,                                              // 100 times
 	"mark":      bare((*play).mark),                                   // what "flat" compares with
 	"expect":    expect,
@@ -87,13 +88,37 @@ func loadVerb(p *parser, words []string) (action, error) {
 	if len(words) > 2 && words[1] == "through" {
 		words, through = words[:1], words[2:]
 	}
-	number, ok := strings.CutSuffix(strings.Join(words, " "), "/s")
-	rate, err := strconv.ParseFloat(number, 64)
-	if !ok || err != nil || rate <= 0 {
-		return nil, errors.New("it takes N/s, N/s through AGENTS, or off")
+	rate, err := perSecond(words)
+	if err != nil {
+		return nil, err
 	}
 	agents, err := p.agentsOf(through...)
-	return func(p *play) error { return p.loadOn(rate, agents) }, err
+	return func(p *play) error { return p.loadOn(float64(rate), agents) }, err
+}
+
+// churnVerb reads "100/s" and "off".
+func churnVerb(p *parser, words []string) (action, error) {
+	rate := 0
+	if !slices.Equal(words, []string{"off"}) {
+		var err error
+		if rate, err = perSecond(words); err != nil {
+			return nil, err
+		}
+	}
+	if p.churn == nil {
+		p.churn = &churn{}
+	}
+	churn := p.churn
+	return func(*play) error { churn.perSecond.Store(int64(rate)); return nil }, nil
+}
+
+func perSecond(words []string) (int, error) {
+	number, ok := strings.CutSuffix(strings.Join(words, " "), "/s")
+	rate, err := strconv.Atoi(number)
+	if !ok || err != nil || rate < 1 {
+		return 0, errors.New("it takes N/s or off")
+	}
+	return rate, nil
 }
 
 // restart reads "100 times".

@@ -89,12 +89,14 @@ type Ingress struct {
 	metrics *metrics
 	classes classes
 	doubts  doubts
-	bodies  *budget
-	active  atomic.Int64 // requests
-	warned  atomic.Int64 // when a failed request was last warned of; Unix time in ns
-	cut     context.Context
-	cutNow  context.CancelCauseFunc
-	probing sync.WaitGroup
+
+	questions questions
+	bodies    *budget
+	active    atomic.Int64 // requests
+	warned    atomic.Int64 // when a failed request was last warned of; Unix time in ns
+	cut       context.Context
+	cutNow    context.CancelCauseFunc
+	probing   sync.WaitGroup
 }
 
 // Wait blocks until the probes that outlived their requests have ended, at most an accept deadline.

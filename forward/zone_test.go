@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -89,7 +90,9 @@ func TestZoneNeverChangesAScore(t *testing.T) {
 	})
 }
 
-func TestDecisionInAZoneSaysSo(t *testing.T) {
+func TestDecisionInAZoneSaysSo(t *testing.T) { synctest.Test(t, testZoneInAMesh) }
+
+func testZoneInAMesh(t *testing.T) {
 	m := newMemMesh(t, "a", "b", "c")
 	a := m.agents["a"]
 	a.Zone = "west"

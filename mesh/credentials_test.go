@@ -80,6 +80,25 @@ func TestRotationOfCertificatesBreaksNoStream(t *testing.T) {
 	})
 }
 
+func TestRenewedConnectionIsKeptWhoeverDialedIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b := w.run(w.config("a")), w.run(w.config("b"))
+		if _, err := a.dial(t.Context(), b.QUICAddr(), "b"); err != nil { // the smaller name's, which is kept otherwise
+			t.Fatal(err)
+		}
+		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", 60*24*time.Hour))
+		mustSetIdentity(t, b, mustIssue(t, w.ca, "b", 60*24*time.Hour))
+		renewed, err := b.dial(t.Context(), a.QUICAddr(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * drainQuiet)
+		if a.table.current("b").dialed || b.table.current("a") != renewed || len(a.table.all())+len(b.table.all()) != 2 {
+			t.Errorf("a keeps %d connections, b %d", len(a.table.all()), len(b.table.all()))
+		}
+	})
+}
+
 func TestRotationDoesNotWaitForFeeds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.both(10 * time.Minute)
@@ -102,6 +121,12 @@ func TestRotationDoesNotWaitForFeeds(t *testing.T) {
 func TestPeerThatWasNotRenewedIsRefusedAndComesBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.both(10 * time.Minute)
+		s, err := b.Open(t.Context(), "a", KindRequest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		talks(t, s, "for longer than the certificate")
 		mustSetIdentity(t, a, mustIssue(t, w.ca, "a", time.Hour))
 		took := await(t, 20*time.Minute, "b is down", func() bool { return a.saw("down b: the certificate of the connection has ended") })
 		if took < 9*time.Minute || took > 10*time.Minute+2*reviewEvery {
@@ -114,6 +139,7 @@ func TestPeerThatWasNotRenewedIsRefusedAndComesBack(t *testing.T) {
 		}
 		mustSetIdentity(t, b, mustIssue(t, w.ca, "b", time.Hour))
 		await(t, 30*time.Second, "b is back", func() bool { return connectedTo(a, "b")() && connectedTo(b, "a")() })
+		talks(t, s, "and a new one")
 	})
 }
 
@@ -198,6 +224,9 @@ func TestRevocationClosesWithinASecond(t *testing.T) {
 		wantRefusal(t, c, true, "the certificate with serial "+serial+" is revoked")
 		if n := counter(t, a.reg, "kvmesh_mesh_refused_total", "reason", "revoked"); n < 2 {
 			t.Errorf("%v counted, want the closed connection and those tried since", n)
+		}
+		if events := a.got(&a.events); strings.Count(strings.Join(events, "\n"), "up c") != 1 {
+			t.Errorf("a was told %q", events)
 		}
 		if p, _ := a.Peer("c"); p.Connected || !connectedTo(a, "b")() {
 			t.Errorf("a sees c as %+v", p)

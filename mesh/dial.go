@@ -145,12 +145,26 @@ func (m *Mesh) connect(ctx context.Context, addr netip.AddrPort, want string, tr
 	return pc, nil
 }
 
-// keep holds a connection to a member until ctx ends: it dials, waits for the connection's end, and dials again. The
-// greater name gives the smaller a head start, so that most pairs dial once.
+// dialSpread for each known peer is the time over which agents spread their dials to one that all hear of at once: its
+// handshakes take most of that.
+const dialSpread = 2 * time.Millisecond
+
+// patience returns how long to wait before a dial to name. The greater name gives the smaller a head start, so that most
+// pairs dial once.
+func (m *Mesh) patience(name string) time.Duration {
+	spread := time.Duration(m.table.size()) * dialSpread
+	d := rand.N(spread + 1)
+	if m.cfg.Name > name {
+		d += spread + m.cfg.Timings.HeadStart
+	}
+	return d
+}
+
+// keep holds a connection to a member until ctx ends: it dials, waits for the connection's end, and dials again.
 func (m *Mesh) keep(ctx context.Context, name string) {
 	wait := backoff{min: m.cfg.Timings.RetryMin, max: m.cfg.Timings.RetryMax}
 	for ctx.Err() == nil {
-		if m.cfg.Name > name && m.table.current(name) == nil && !sleep(ctx, m.cfg.Timings.HeadStart) {
+		if m.table.current(name) == nil && !sleep(ctx, m.patience(name)) {
 			return
 		}
 		pc := m.table.current(name)

@@ -60,6 +60,9 @@ func (t *table) health(now time.Time) []string {
 		case r.member && !linked && !r.failing.IsZero() && now.Sub(r.failing) >= failingFor:
 			notes = append(notes, fmt.Sprintf("peer %s is alive by gossip (%v/udp), but QUIC to it at %v/udp fails since %s: %v",
 				name, r.gossip, r.about.quic, r.failing.Format(time.TimeOnly), r.dialErr))
+		case r.member && linked && r.deaf:
+			notes = append(notes, fmt.Sprintf("peer %s is connected by QUIC, but gossip packets to it at %v/udp or their answers get lost: "+
+				"is a port blocked in one direction?", name, r.gossip))
 		case !r.member && linked && now.Sub(r.since) >= strangerFor:
 			notes = append(notes, fmt.Sprintf("peer %s is connected, but no member: do its gossip keys differ?", name))
 		}

@@ -74,7 +74,7 @@ type Mesh struct {
 	wg      sync.WaitGroup // everything that runs for the mesh
 	running atomic.Bool
 	leaving atomic.Bool
-	leaveMu sync.Mutex    // held over memberlist's Leave and Shutdown
+	goodbye chan struct{} // full over memberlist's Leave and Shutdown; a mutex would stop the clock of tests in fake time
 	done    chan struct{} // closed when Run has returned
 	list    atomic.Pointer[memberlist.Memberlist]
 
@@ -101,7 +101,8 @@ func New(cfg Config) (*Mesh, error) {
 	}
 	m := &Mesh{
 		cfg: cfg, log: cfg.Logger.With("mesh", cfg.MeshID, "agent", cfg.Name), keys: keys, metrics: met,
-		creds: newCredentials(cfg.Identity), folder: newFolder(cfg), done: make(chan struct{}), reported: map[string]Peer{},
+		creds: newCredentials(cfg.Identity), folder: newFolder(cfg), done: make(chan struct{}), goodbye: make(chan struct{}, 1),
+		reported:  map[string]Peer{},
 		dialSlots: make(chan struct{}, cfg.Timings.DialLimit), askSlots: make(chan struct{}, cfg.Timings.DialLimit),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
@@ -188,6 +189,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	m.wg.Go(m.joinAll)
 	m.wg.Go(m.awaitSettled)
 	m.wg.Go(m.reviewAll)
+	m.wg.Go(m.watchGossip)
 	m.wg.Go(m.deliverAll)
 	<-m.ctx.Done()
 	m.stop(ln)
@@ -202,9 +204,9 @@ func (m *Mesh) Run(ctx context.Context) error {
 func (m *Mesh) stop(ln *quic.Listener) {
 	m.cancel(ErrClosed)
 	if list := m.list.Load(); list != nil {
-		m.leaveMu.Lock()
+		m.goodbye <- struct{}{}
 		_ = list.Shutdown() // it fails only where the transport does
-		m.leaveMu.Unlock()
+		<-m.goodbye
 	}
 	_ = m.transport.Shutdown()
 	if ln != nil {
@@ -282,8 +284,8 @@ func (m *Mesh) Leave(timeout time.Duration) error {
 
 // leaveGossip leaves, unless the mesh stops: memberlist panics when it is to leave after its shutdown.
 func (m *Mesh) leaveGossip(list *memberlist.Memberlist, timeout time.Duration) error {
-	m.leaveMu.Lock()
-	defer m.leaveMu.Unlock()
+	m.goodbye <- struct{}{}
+	defer func() { <-m.goodbye }()
 	if m.ctx.Err() != nil {
 		return ErrClosed
 	}

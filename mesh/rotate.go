@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,7 +49,7 @@ func (m *Mesh) RotateGossipKey(ctx context.Context) error {
 		what string
 		keys [][]byte
 	}{
-		{"adding the new key", append(set.keys[:len(set.keys):len(set.keys)], key)},
+		{"adding the new key", append(slices.Clip(set.keys), key)},
 		{"using the new key", append([][]byte{key}, set.keys...)},
 		{"removing the old keys", [][]byte{key}},
 	} {

@@ -26,6 +26,8 @@ type record struct {
 	about  about          // from its last hello, or from gossip when that came later
 	gossip netip.AddrPort // zero until gossip tells
 
+	deaf bool // gossip packets there and back get lost
+
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
@@ -274,6 +276,35 @@ func (t *table) wanted(name string) bool {
 	defer t.mu.Unlock()
 	r := t.records[name]
 	return r != nil && r.member && !r.left
+}
+
+// linked returns the names of the members that are connected.
+func (t *table) linked() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, r := range t.records {
+		if r.member && r.current != nil && r.current.open() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// gossips keeps whether gossip packets to a peer and back get through.
+func (t *table) gossips(name string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.deaf = !ok
+	}
+}
+
+// size returns how many peers are known.
+func (t *table) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.records)
 }
 
 // isMember reports whether name is alive to memberlist.

@@ -3,7 +3,7 @@
 // between the packages: digests and loads from the engine agents to the peers, and what peers say into the view.
 //
 // New builds, Run runs until its context ends, and then stops in order: not ready, engines cordoned, streams finish,
-// leave, close.
+// leave, close. When a part fails it closes at once and does not say that it leaves.
 package node
 
 import (
@@ -163,12 +163,12 @@ func (n *Node) buildSpread() error {
 	}
 	log := n.log.With("component", "spread")
 	n.teller = spread.NewTeller(spread.TellerConfig{
-		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Sources: sources, Carrier: carrier{n.mesh},
-		View: n.view, Index: n.index, Logger: log,
+		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Scheme: n.config.Forward.Scheme, Sources: sources,
+		Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Logger: log,
 	})
 	n.listener = spread.NewListener(spread.ListenerConfig{
-		Self: n.config.Mesh.Name, Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Hear: n.ingress.Hear,
-		Logger: log, Registerer: n.registry,
+		Self: n.config.Mesh.Name, Scheme: n.config.Forward.Scheme, Carrier: carrier{n.mesh}, View: n.view, Index: n.index,
+		Hear: n.ingress.Hear, Doubt: n.ingress.Doubt, Logger: log, Registerer: n.registry,
 	})
 	return nil
 }
@@ -222,8 +222,10 @@ func (n *Node) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		n.drain(servers[0])
+	case <-run.Done():
+	}
+	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see
 		n.leave()
-	case <-run.Done(): // a part failed: the agent is lost to its peers, and did not leave
 	}
 	err := n.stop(servers)
 	stop()
@@ -267,6 +269,7 @@ const cutGrace = 200 * time.Millisecond
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second
 
+// leave says farewell to the mesh: its agents do not wait for this one to come back.
 func (n *Node) leave() {
 	if err := n.mesh.Leave(leaveTimeout); err != nil {
 		n.log.Warn("peers were not told", "err", err)

@@ -9,25 +9,27 @@ import (
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
 )
 
 // Status is the mesh as one agent sees it: /debug/mesh.json, the debug page and kvmesh status.
 type Status struct {
-	Agent    string          `json:"agent"`
-	Mesh     string          `json:"mesh"`
-	Time     time.Time       `json:"time"`
-	Uptime   float64         `json:"uptime_s"`
-	Ready    bool            `json:"ready"`
-	Settled  bool            `json:"settled"`
-	Draining bool            `json:"draining"`
-	Scheme   int             `json:"key_scheme"`
-	Counters Counters        `json:"counters"`
-	Agents   []AgentStatus   `json:"agents"`
-	Engines  []EngineStatus  `json:"engines"`
-	Classes  []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
-	Refusals []RefusalStatus `json:"refusals"`
-	Doubts   []forward.Doubt `json:"doubts"` // what peers told and is not believed
-	Notes    []string        `json:"notes"`  // what an operator should know, in words
+	Agent      string          `json:"agent"`
+	Mesh       string          `json:"mesh"`
+	Time       time.Time       `json:"time"`
+	Uptime     float64         `json:"uptime_s"`
+	Ready      bool            `json:"ready"`
+	Settled    bool            `json:"settled"`
+	Draining   bool            `json:"draining"`
+	Scheme     int             `json:"key_scheme"`
+	Counters   Counters        `json:"counters"`
+	Agents     []AgentStatus   `json:"agents"`
+	Engines    []EngineStatus  `json:"engines"`
+	Classes    []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
+	Refusals   []RefusalStatus `json:"refusals"`
+	Doubts     []forward.Doubt `json:"doubts"`      // what peers told and is not believed
+	GossipKeys mesh.GossipKeys `json:"gossip_keys"` // fingerprints
+	Notes      []string        `json:"notes"`       // what an operator should know, in words
 }
 
 // Counters are what must be zero when nothing runs.
@@ -95,7 +97,7 @@ func (n *Node) Status() Status {
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
 		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
-		Doubts: n.ingress.Doubts(), Notes: n.notes(),
+		Doubts: n.ingress.Doubts(), GossipKeys: n.mesh.GossipKeys(), Notes: n.notes(),
 	}
 	return s
 }
@@ -194,7 +196,7 @@ func flagWord(f engine.Flags) string {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := append([]string{}, n.mesh.Health()...)
+	notes := append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		a := n.byName[name]
 		if !a.Ready() {

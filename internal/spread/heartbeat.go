@@ -39,8 +39,11 @@ func (t *Teller) heartbeat(period time.Duration) {
 	if t.View != nil {
 		t.View.Hear(t.Self, report, time.Now())
 	}
+	peers := t.reached()
 	for _, b := range datagrams(report) {
-		t.Carrier.BroadcastDatagram(b) // a lost heartbeat is followed by the next
+		for _, p := range peers {
+			_ = t.Carrier.SendDatagram(p.name, b) // a lost heartbeat is followed by the next
+		}
 	}
 }
 

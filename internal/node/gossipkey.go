@@ -1,0 +1,23 @@
+package node
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// rotateTimeout bounds one rotation of gossip keys: gossip needs up to half a minute to hold an agent that has vanished for
+// dead, and until then it is waited for.
+const rotateTimeout = time.Minute
+
+// rotateGossipKey answers POST /debug/gossip-key: it rotates the gossip key of the whole mesh and returns when that is done,
+// or with who has not done it. A rotation goes on when its caller goes away, since half of one helps nobody.
+func (n *Node) rotateGossipKey(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), rotateTimeout)
+	defer cancel()
+	if err := n.mesh.RotateGossipKey(ctx); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	jsonOf(func() any { return n.mesh.GossipKeys() }).ServeHTTP(w, r)
+}

@@ -62,10 +62,15 @@ func runModel(ctx context.Context, c simscale.Config) (r simscale.Result, err er
 	return r, nil
 }
 
+// modelPairs is how many pairs of a teller and a listener are looked at: at which moments of a period is up to chance for
+// each of them, and stays.
+const modelPairs = 4000
+
 // simulate models a mesh at rest and with changes, or an hour of them.
 func (c *benchMeshCmd) simulate(ctx context.Context) (r benchResult, err error) {
 	r = benchResult{Agents: c.Agents, Simulated: true, Changes: c.Changes}
 	config := simscale.DefaultConfig(c.Agents)
+	config.Listeners = min(max(modelPairs/c.Agents, config.Listeners), c.Agents)
 	if c.Hour {
 		config = simscale.HourConfig(c.Agents)
 	} else {

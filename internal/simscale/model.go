@@ -137,8 +137,8 @@ func (a *agent) watch(ctx context.Context) {
 	}
 }
 
-// sampling is the time between two samples. It divides no period, so that samples fall everywhere.
-const sampling = 997 * time.Millisecond
+// sampling is the time between two samples: the golden ratio in seconds, whose multiples soon fall everywhere in a period.
+const sampling = 1618 * time.Millisecond
 
 // measure lets time pass, and looks at the listeners now and then.
 func (m *model) measure(ctx context.Context) error {

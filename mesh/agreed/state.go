@@ -2,6 +2,7 @@ package agreed
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,6 +21,8 @@ const (
 	MaxState = 1 << 20
 	// maxContent bounds it without the window of ids, which the rest of MaxState is room for.
 	maxContent = MaxState - windowSize*maxRememberedBytes
+	// maxMark bounds an encoded mark.
+	maxMark = 1 << 10
 	// maxHistory is how many policies are kept to go back to.
 	maxHistory = 20
 	// maxHistoryBytes bounds their text, so that a few long policies leave room for the rest; the oldest go first.
@@ -136,10 +139,25 @@ func (c Cordon) holds(now time.Time) bool { return c.Expiry.IsZero() || now.Befo
 
 // mark is a state's place in history, and what it says there.
 type mark struct {
-	Group string            `json:"group,omitzero"`
-	Epoch uint64            `json:"epoch,omitzero"`
-	Index uint64            `json:"index"`
-	Hash  [sha256.Size]byte `json:"hash,format:hex"`
+	Group string `json:"group,omitzero"`
+	Epoch uint64 `json:"epoch,omitzero"`
+	Index uint64 `json:"index"`
+	Hash  digest `json:"hash"`
+}
+
+// digest is SHA-256 of an encoded state, in hexadecimal where it is text.
+type digest [sha256.Size]byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (d digest) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, d[:]), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *digest) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(d)) {
+		return fmt.Errorf("hash of %d digits", len(text))
+	}
+	_, err := hex.Decode(d[:], text)
+	return err
 }
 
 // newer reports whether a comes after b.
@@ -221,4 +239,13 @@ func canonical(v any) ([]byte, error) {
 	err = value.Format(jsontext.ReorderRawObjects(true), jsontext.CanonicalizeRawInts(false),
 		jsontext.CanonicalizeRawFloats(false), jsontext.PreserveRawStrings(false))
 	return value, err
+}
+
+// parseMark reads what Advertise wrote.
+func parseMark(raw []byte) (mark, error) {
+	var m mark
+	if len(raw) > maxMark {
+		return m, fmt.Errorf("%d bytes, at most %d are allowed", len(raw), maxMark)
+	}
+	return m, json.Unmarshal(raw, &m)
 }

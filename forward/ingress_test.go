@@ -501,7 +501,7 @@ func TestClassOfASessionSendsItToOneEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemMesh(t, "a", "b", "c", "d")
 		for _, a := range m.agents {
-			a.Policy = Policy{Classes: []Class{{Name: "chat", Strategy: StrategySession, Match: Match{Header: map[string]string{"x-team": "chat"}}}}}
+			a.setPolicy(Policy{Classes: []Class{{Name: "chat", Strategy: StrategySession, Match: Match{Header: map[string]string{"x-team": "chat"}}}}})
 		}
 		engines := map[engine.ID]bool{}
 		for i := range 20 {
@@ -542,7 +542,7 @@ func TestOverlapCountsUnlessTheClassIgnoresIt(t *testing.T) {
 		if e := a.last(); e.Engine != "b/0" || e.Reason != "prefix" || e.OverlapTokens == 0 {
 			t.Errorf("auto: got %s because of %s, %d tokens", e.Engine, e.Reason, e.OverlapTokens)
 		}
-		a.Policy.Classes = []Class{{Name: "batch", Strategy: StrategyLoad}}
+		a.setPolicy(Policy{Classes: []Class{{Name: "batch", Strategy: StrategyLoad}}})
 		a.post(t.Context(), body)
 		if e := a.last(); e.Reason != "load" || e.OverlapTokens != 0 || len(e.Candidates) != 2 || e.Candidates[1].OverlapTokens != 0 {
 			t.Errorf("load: got %+v", e)

@@ -158,7 +158,7 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	start = time.Now()
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
-	x.event.Candidates = candidateInfos(&x.q, ranked)
+	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
 	}

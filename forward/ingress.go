@@ -162,7 +162,11 @@ type exchange struct {
 	media   bool   // images, sound or video are part of it
 	batch   bool   // several prompts: routed by the first, which says nothing of the rest
 	model   string // canonical name
+	traffic Traffic
+	session string // that its body names
+	class   *Class
 	q       Question
+	ranked  []Candidate // of the last decision
 	answer  *answer
 	place   *place // in the wait room, while it has one
 	failed  map[engine.ID]bool
@@ -316,10 +320,13 @@ func (x *exchange) keys() {
 
 // classify finds the class of the request, and what is asked of its decisions.
 func (x *exchange) classify() {
-	class := x.policy.Of(&Traffic{
+	x.traffic = Traffic{
 		Header: x.r.Header, Model: x.request.Model, Canonical: x.model, Path: x.r.URL.Path, Bytes: float64(x.prompt.Bytes),
-	})
-	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.request.SessionID))
+	}
+	x.session = x.request.SessionID
+	class := x.policy.Of(&x.traffic)
+	x.class = class
+	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.session))
 	x.q.Zone = x.g.Zone
 	x.event.Class = class.Name
 }
@@ -381,6 +388,7 @@ func (x *exchange) observe() {
 	x.g.classes.note(e)
 	x.g.log(e)
 	if x.g.Record != nil {
+		e.past = x.past()
 		x.g.Record(*e)
 	}
 }

@@ -79,6 +79,7 @@ type Traffic struct {
 	Canonical string // its canonical name
 	Path      string // without its query
 	Bytes     float64
+	keyHash   string // of the client's API key; "" to be found in Header
 }
 
 // The bounds of a policy, so that its classes can be labels of metrics.
@@ -110,7 +111,7 @@ func (m *Match) matches(t *Traffic) bool {
 		m.Path != "" && m.Path != t.Path,
 		tokens < float64(m.MinTokens),
 		m.MaxTokens > 0 && tokens > float64(m.MaxTokens),
-		m.APIKey != "" && !strings.EqualFold(m.APIKey, keyHash(t.Header)):
+		m.APIKey != "" && !strings.EqualFold(m.APIKey, cmp.Or(t.keyHash, keyHash(t.Header))):
 		return false
 	}
 	for name, value := range m.Header {

@@ -267,3 +267,40 @@ func TestModelsAreFoundByEveryName(t *testing.T) {
 		t.Error("an unknown model has a canonical name")
 	}
 }
+
+func TestCordonedEngineIsLeftOut(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1), described("b/1", 1)}, now)
+	v.Hear("b", Report{Period: time.Second, Loads: []EngineLoad{{"0", engine.Load{Seq: 1}}, {"1", engine.Load{Seq: 1}}, {"2", engine.Load{Seq: 1}}}}, now)
+	v.SetCordons(func(id engine.ID) bool { return id == "b/1" || id == "b/2" })
+	eligible := func() (n int) {
+		for _, c := range v.Candidates(nil, "m", now) {
+			if c.Eligible() {
+				n++
+			}
+		}
+		return n
+	}
+	if got := eligible(); got != 1 || v.Usable(now) != 1 {
+		t.Errorf("%d engines can be chosen and %d used, want 1", got, v.Usable(now))
+	}
+	v.Announce("b", []engine.Engine{described("b/0", 1), described("b/1", 1), described("b/2", 1)}, now)
+	if got := eligible(); got != 1 {
+		t.Errorf("one that is announced later: %d can be chosen, want 1", got)
+	}
+	for _, s := range v.Snapshot(now) {
+		if s.Cordoned != (s.ID != "b/0") || s.Load.Flags != 0 {
+			t.Errorf("%s: %+v", s.ID, s)
+		}
+	}
+	changed := v.Changed()
+	v.SetCordons(func(engine.ID) bool { return false })
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody was told that an engine can be used again")
+	}
+	if got := eligible(); got != 3 {
+		t.Errorf("%d can be chosen afterwards, want 3", got)
+	}
+}

@@ -59,19 +59,20 @@ type feed struct {
 func (t *Teller) tell(ctx context.Context, p *peer) {
 	f := feed{Teller: t, peer: p, share: phase(t.Self, p.name)}
 	defer f.close()
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
 	for ctx.Err() == nil {
 		wait := f.wait(t.now(), time.Now())
 		if wait <= 0 {
 			f.write(ctx)
 			continue
 		}
-		timer := time.NewTimer(wait)
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 		case <-p.wake:
 		case <-timer.C:
 		}
-		timer.Stop()
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 // resend is how long QUIC waits on a local network before it sends a lost packet again when nothing follows it; it doubles.
 const resend = 30 * time.Millisecond
 
-// maxResends bounds how often a packet is lost in a row.
-const maxResends = 8
+// maxResends bounds how often a packet is lost in a row: by then other packets have come, whose acknowledgements tell.
+const maxResends = 4
 
 // carrier is the way from one agent to those that listen.
 type carrier struct {

@@ -107,7 +107,7 @@ func (n *Node) buildEngines() error {
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
 			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep,
 			Rank: rankName(e.Rank), Zone: n.config.Forward.Zone, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
-			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
+			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry, Now: n.config.Mesh.Now,
 		})
 		if err != nil {
 			return fmt.Errorf("engine %s: %w", e.Name, err)
@@ -128,7 +128,7 @@ func rankName(rank *int) string {
 
 func (n *Node) buildMesh() error {
 	c := n.config.Mesh
-	c.Peers, c.Streams, c.Messages, c.State = n, n, n, n
+	c.Peers, c.Streams, c.Datagrams, c.State = n, n, n, n
 	c.Logger, c.Registerer = n.config.Logger.With("component", "mesh"), n.registry
 	var err error
 	n.mesh, err = mesh.New(c)

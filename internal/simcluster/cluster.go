@@ -84,8 +84,7 @@ func New(t testing.TB, config Config) *Cluster {
 	c.client = newClient(c.net)
 	t.Cleanup(c.close)
 	for range config.Agents + config.IngressOnly {
-		c.hosts = append(c.hosts, numbered(c.taken))
-		c.taken++
+		c.hosts = append(c.hosts, c.newHost())
 	}
 	for i := range config.Agents {
 		c.boxes = append(c.boxes, &engineBox{})
@@ -167,6 +166,13 @@ func (c *Cluster) addr(i, port int) string {
 	return netip.AddrPortFrom(c.host(i), uint16(port)).String()
 }
 
+func (c *Cluster) newHost() netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken++
+	return numbered(c.taken - 1)
+}
+
 // Move gives agent i, which must be stopped, a host that nobody had before. Its engine is started there anew.
 func (c *Cluster) Move(i int) {
 	c.t.Helper()
@@ -177,9 +183,9 @@ func (c *Cluster) Move(i int) {
 	if engine {
 		c.StopEngine(i)
 	}
+	at := c.newHost()
 	c.mu.Lock()
-	c.hosts[i] = numbered(c.taken)
-	c.taken++
+	c.hosts[i] = at
 	c.mu.Unlock()
 	if engine {
 		c.StartEngine(i)

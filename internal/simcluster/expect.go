@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/node"
 )
 
 // expectation looks whether something is so. Limit is how long it may take to become so; 0 for now.
@@ -45,6 +46,10 @@ func (p *parser) expectation(words []string) (expectation, error) {
 		return becomes("no_ghost", (*Cluster).Ghosts), nil
 	case text == "quiet":
 		return becomes("quiet", (*Cluster).busy), nil
+	case text == "first bytes":
+		return (*play).expectFirstBytes, nil
+	case text == "twins refused":
+		return (*play).expectTwinsRefused, nil
 	case text == "flat":
 		return (*play).expectFlat, nil
 	case text == "no stale digest used":
@@ -178,6 +183,30 @@ func (p *play) excuse(r *reply) bool {
 	})
 }
 
+// expectFirstBytes looks how long the first bytes took of the requests since the last such look: of 95 in 100 of them not
+// longer than limit.
+func (p *play) expectFirstBytes(limit time.Duration) error {
+	all := p.load.all()
+	var took []time.Duration
+	for _, r := range all[p.timed:] {
+		if !r.began.IsZero() {
+			took = append(took, r.began.Sub(r.sent))
+		}
+	}
+	p.timed = len(all)
+	if len(took) < 20 {
+		return fmt.Errorf("%d answers are too few", len(took))
+	}
+	slices.Sort(took)
+	p95 := took[len(took)*95/100]
+	p.measured("first_bytes_p50", 1000*took[len(took)/2].Seconds(), "ms")
+	p.measured("first_bytes_p95", 1000*p95.Seconds(), "ms")
+	if p95 > limit {
+		return fmt.Errorf("95 in 100 first bytes came within %v", p95)
+	}
+	return nil
+}
+
 // noDecision reads AGENTS and "2s".
 func (p *parser) noDecision(who []string, after string) (expectation, error) {
 	agents, err := p.agentsOf(who...)
@@ -258,6 +287,30 @@ func (p *play) expectNoStaleDigestUsed(time.Duration) error {
 	return nil
 }
 
+// expectTwinsRefused waits until every twin was refused by a peer, and looks whether it got in somewhere.
+func (p *play) expectTwinsRefused(limit time.Duration) error {
+	took, left := p.c.awaitNone(limit, func() (lines []string) {
+		for _, n := range p.twins {
+			if s := n.Status(); !slices.ContainsFunc(s.Refusals, func(r node.RefusalStatus) bool { return r.ByPeer }) {
+				lines = append(lines, "the twin of "+s.Agent+" was refused by nobody")
+			}
+		}
+		return lines
+	})
+	for _, n := range p.twins {
+		for _, a := range n.Status().Agents {
+			if a.State != "own" && a.Connected {
+				left = append(left, "the twin of "+n.Status().Agent+" is connected to "+a.Name)
+			}
+		}
+	}
+	if len(left) > 0 || len(p.twins) == 0 {
+		return fmt.Errorf("%d twins: %s", len(p.twins), strings.Join(left, "; "))
+	}
+	p.measured("twins_refused", took.Seconds(), "s")
+	return nil
+}
+
 // usage is what a leak would let grow.
 type usage struct {
 	goroutines int
@@ -284,7 +337,7 @@ func (p *play) rest() usage {
 // What may have grown at rest and is no leak: a connection that is dialed again, tables that grow in steps.
 const (
 	flatGoroutines = 16
-	flatHeap       = 8 << 20
+	flatHeap       = 4 << 20
 )
 
 // expectFlat compares with what was marked.

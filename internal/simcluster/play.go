@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/internal/node"
 )
 
 // RunScript plays a script (see testdata) on a cluster of its own in fake time: in its long form where KVMESH_LONG is set.
@@ -37,10 +40,12 @@ type play struct {
 	start time.Time
 
 	load    *load
-	judged  int               // of the load's replies: those that an expectation has looked at
+	judged  int               // of the load's replies: those that were looked at for errors
+	timed   int               // and for their first bytes
 	losses  []loss            // in order
 	lostAt  map[int]time.Time // since when who does not run, or is silent, is so
 	marked  usage
+	twins   []*node.Node
 	figures []figure
 	as      string // goes before the names of figures to come
 }
@@ -203,6 +208,30 @@ func (p *play) move(agents []int) error {
 	}
 	for _, i := range agents {
 		p.c.Move(i)
+	}
+	return nil
+}
+
+// twin starts twins.
+func (p *play) twin(agents []int) error {
+	for _, i := range agents {
+		p.twins = append(p.twins, p.c.Twin(i))
+	}
+	return nil
+}
+
+// rekey lets agents compute keys by a scheme of their own from their next life on: all that were rekeyed by the same.
+func (p *play) rekey(agents []int) error {
+	for _, i := range agents {
+		p.c.Change(i, func(n *node.Config) { n.Forward.Scheme.Seed = ^cachestate.DefaultScheme().Seed })
+	}
+	return nil
+}
+
+// clock sets the clocks of agents from their next life on.
+func (p *play) clock(off time.Duration, agents []int) error {
+	for _, i := range agents {
+		p.c.Change(i, func(n *node.Config) { n.Mesh.Now = func() time.Time { return time.Now().Add(off) } })
 	}
 	return nil
 }

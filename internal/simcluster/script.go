@@ -33,6 +33,7 @@ type script struct {
 	path   string
 	name   string // of the file, without its ending
 	config Config
+	churn  *churn // nil where nothing churns
 	steps  []step
 }
 
@@ -59,8 +60,7 @@ func readScript(path string, long bool) (*script, error) {
 
 func parseScript(path, text string, long bool) (*script, error) {
 	s := &script{path: path, name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))}
-	s.config.Idle = true
-	p := &parser{script: s, long: long}
+	p := &parser{script: s, long: long, timings: mesh.LocalConfig().Timings}
 	for line := range strings.Lines(text) {
 		p.line++
 		line, _, _ = strings.Cut(line, "#")
@@ -78,14 +78,22 @@ func parseScript(path, text string, long bool) (*script, error) {
 	if len(s.steps) == 0 {
 		return nil, fmt.Errorf("%s:%d: nothing happens", path, p.line)
 	}
+	s.config.Idle = true
+	s.config.Agent = func(_ int, n *node.Config) {
+		n.Mesh.Timings = p.timings
+		if s.churn != nil {
+			n.Source = s.churn.source
+		}
+	}
 	return s, nil
 }
 
 // parser is a script that is being read.
 type parser struct {
 	*script
-	long bool
-	line int
+	long    bool
+	line    int
+	timings mesh.Timings
 
 	rounds int           // of the block that is being read; 0 outside
 	every  time.Duration // from round to round
@@ -196,7 +204,7 @@ func (p *parser) header(words []string) (err error) {
 	case text == "timings local":
 		return nil
 	case text == "timings production":
-		c.Agent = func(_ int, n *node.Config) { n.Mesh.Timings = mesh.DefaultConfig().Timings }
+		p.timings = mesh.DefaultConfig().Timings
 		return nil
 	default:
 		return fmt.Errorf("%q says nothing of a cluster, and is no time", text)

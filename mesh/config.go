@@ -40,10 +40,10 @@ type Config struct {
 
 	Meta []byte // opaque, at most MaxMeta bytes: what all peers should know of this agent (zone, roles)
 
-	Peers    PeerHandler    // nil: nobody is told
-	Streams  StreamHandler  // nil: streams are refused
-	Messages MessageHandler // nil: messages and datagrams are dropped
-	State    StateHandler   // nil: push/pull carries membership only
+	Peers     PeerHandler     // nil: nobody is told
+	Streams   StreamHandler   // nil: streams are refused
+	Datagrams DatagramHandler // nil: they are dropped
+	State     StateHandler    // nil: push/pull carries membership only
 
 	ListenPacket func(network, addr string) (net.PacketConn, error)           // nil: net.ListenPacket
 	LookupHost   func(ctx context.Context, host string) ([]netip.Addr, error) // nil: net.DefaultResolver

@@ -45,16 +45,8 @@ func newDelegate(m *Mesh) *delegate {
 // NodeMeta returns what this agent says of itself.
 func (d *delegate) NodeMeta(int) []byte { return encodeAbout(d.m.self) }
 
-// NotifyMsg takes a message. b is memberlist's only for packets, but it does not say which this is.
-func (d *delegate) NotifyMsg(b []byte) {
-	if len(b) > MaxMessage+envelopeOverhead {
-		d.m.metrics.drop("message_size")
-		return
-	}
-	if !d.m.inbox.put(append([]byte(nil), b...)) {
-		d.m.metrics.drop("inbox_full")
-	}
-}
+// NotifyMsg drops a message: it names no sender, and what agents have to say goes over their connections.
+func (d *delegate) NotifyMsg([]byte) { d.m.metrics.drop("message") }
 
 // GetBroadcasts returns nothing: packet broadcast is too narrow for what agents have to say.
 func (d *delegate) GetBroadcasts(int, int) [][]byte { return nil }

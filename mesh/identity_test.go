@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"net/url"
@@ -226,35 +225,6 @@ func TestCertificateForOtherUsesIsRefused(t *testing.T) {
 	}
 	if _, err := verify(ca.trusted, [][]byte{der}, time.Now()); err == nil {
 		t.Error("a code signing certificate was believed")
-	}
-}
-
-func TestBothKindsOfKeysSign(t *testing.T) {
-	_, ed, _ := ed25519.GenerateKey(nil)
-	ids := []Identity{
-		mustIssue(t, mustAuthority(t, "prod"), "g1", time.Hour),
-		{Certificate: tls.Certificate{PrivateKey: ed}},
-	}
-	for _, id := range ids {
-		b, err := seal(id, "prod", "g1", []byte("text"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := parseEnvelope(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pub := id.signer().Public()
-		if err := e.check("prod", pub); err != nil {
-			t.Error(err)
-		}
-		if e.check("test", pub) == nil {
-			t.Error("the signature fits another mesh")
-		}
-		e.payload = []byte("test")
-		if e.check("prod", pub) == nil {
-			t.Error("the signature fits another payload")
-		}
 	}
 }
 

@@ -36,7 +36,7 @@ var (
 	ErrUnknownPeer = errors.New("unknown peer")
 	// ErrNotConnected is returned where a connection is needed and not made.
 	ErrNotConnected = errors.New("not connected")
-	// ErrTooLarge is returned for a message above its bound; nothing was sent.
+	// ErrTooLarge is returned for a datagram above its bound; nothing was sent.
 	ErrTooLarge = errors.New("too large")
 	// ErrClosed is returned by a mesh that is not running (any more).
 	ErrClosed = errors.New("mesh is closed")
@@ -64,7 +64,6 @@ type Mesh struct {
 	traffic    traffic
 	settle     *settle
 	seeds      *seeds
-	inbox      *inbox
 	dials      atomic.Uint64 // begun so far
 	dialSlots  chan struct{} // bounds handshakes that this agent begins
 	askSlots   chan struct{} // and those that it begins within another
@@ -110,7 +109,6 @@ func New(cfg Config) (*Mesh, error) {
 	m.refusals = newRefusals(m.log, met)
 	m.settle = newSettle()
 	m.seeds = newSeeds()
-	m.inbox = newInbox()
 	m.delegate = newDelegate(m)
 	if err := m.open(); err != nil {
 		met.unregister()
@@ -190,7 +188,6 @@ func (m *Mesh) Run(ctx context.Context) error {
 	m.wg.Go(m.awaitSettled)
 	m.wg.Go(m.reviewAll)
 	m.wg.Go(m.watchGossip)
-	m.wg.Go(m.deliverAll)
 	<-m.ctx.Done()
 	m.stop(ln)
 	if err := context.Cause(m.ctx); !errors.Is(err, ErrClosed) {

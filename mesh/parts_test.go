@@ -138,25 +138,6 @@ func TestConnectionsAreMadeWhileAddressesAreVerified(t *testing.T) {
 	})
 }
 
-func TestInboxIsBoundedInMessagesAndBytes(t *testing.T) {
-	i := newInbox()
-	for range maxInbox {
-		if !i.put(nil) {
-			t.Fatal("refused below the bound")
-		}
-	}
-	if i.put(nil) {
-		t.Error("took more messages than its bound")
-	}
-	i = newInbox()
-	for range maxInboxBytes / MaxMessage {
-		i.put(make([]byte, MaxMessage))
-	}
-	if i.put([]byte{1}) || i.bytes.Load() != maxInboxBytes {
-		t.Errorf("took more bytes than its bound: %d", i.bytes.Load())
-	}
-}
-
 func TestMemberlistLinesBecomeRecords(t *testing.T) {
 	for line, want := range map[string]string{
 		"[DEBUG] memberlist: x": "DEBUG memberlist: x",
@@ -284,8 +265,8 @@ func TestUnrunMeshCanBeClosed(t *testing.T) {
 		if _, err := m.Open(t.Context(), "b", KindProbe); err == nil {
 			t.Error("a stream was opened before Run")
 		}
-		if err := m.SendReliable(t.Context(), "b", nil); err == nil {
-			t.Error("a message was sent before Run")
+		if err := m.SendDatagram("b", nil); err == nil {
+			t.Error("a datagram was sent before Run")
 		}
 		m.Close()
 		if err := m.Run(context.Background()); err == nil {

@@ -22,7 +22,7 @@ const (
 	datagramQueue = 32 // waiting for one peer; a heartbeat a second never waits, unless the peer is nearly lost
 	drainQuiet    = 2 * time.Second
 	// gossipStreams bounds those that memberlist reads of one connection at a time, since it allocates up to 20 MiB for
-	// each. A member needs a few: a push/pull, a ping, the messages of a moment.
+	// each. A member needs a few: a push/pull, a ping.
 	gossipStreams = 16
 )
 
@@ -50,7 +50,6 @@ type peerConn struct {
 	datagrams chan []byte   // to send
 	draining  atomic.Bool   // no new streams; closes when there are none
 	wake      chan struct{} // capacity 1: draining became true
-	writing   chan struct{} // capacity 1: full while a broadcast is being written
 }
 
 func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt, now time.Time) *peerConn {
@@ -62,7 +61,7 @@ func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt, now time.Time) *p
 		qc: qc, name: h.name, about: h.about, keys: h.keys, cert: c.cert, dialed: try.dialed(),
 		number: cmp.Or(try.number, h.dial), remote: addrPort(qc.RemoteAddr()),
 		protocol: agreedProtocol(qc.ConnectionState().TLS.NegotiatedProtocol), made: now, until: until, trust: try.id, retired: make(chan struct{}),
-		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1), writing: make(chan struct{}, 1),
+		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -261,7 +260,7 @@ func (m *Mesh) receiveDatagrams(pc *peerConn) {
 			return // the connection is closed
 		}
 		in.Add(float64(len(b)))
-		if m.cfg.Messages == nil {
+		if m.cfg.Datagrams == nil {
 			m.metrics.drop("no_handler")
 			continue
 		}
@@ -273,7 +272,7 @@ func (m *Mesh) receiveDatagrams(pc *peerConn) {
 func (m *Mesh) handleDatagram(pc *peerConn, b []byte) {
 	pc.handling <- struct{}{}
 	defer func() { <-pc.handling }()
-	m.cfg.Messages.Datagram(pc.name, b)
+	m.cfg.Datagrams.Datagram(pc.name, b)
 }
 
 // sendDatagrams stands between callers and quic-go, whose SendDatagram waits when the path is full. It also begins the
@@ -317,18 +316,4 @@ func (m *Mesh) SendDatagram(peer string, b []byte) error {
 		return fmt.Errorf("send datagram to %s: %w", peer, ErrNotConnected)
 	}
 	return m.queueDatagram(pc, b)
-}
-
-// BroadcastDatagram is SendDatagram to every connected peer, and returns to how many.
-func (m *Mesh) BroadcastDatagram(b []byte) (int, error) {
-	if len(b) > MaxDatagram {
-		return 0, fmt.Errorf("send datagram of %d bytes: %w", len(b), ErrTooLarge)
-	}
-	n := 0
-	for _, pc := range m.table.connected() {
-		if m.queueDatagram(pc, b) == nil {
-			n++
-		}
-	}
-	return n, nil
 }

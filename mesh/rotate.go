@@ -11,17 +11,26 @@ import (
 	"time"
 )
 
-// GossipKeys is what may be shown of the gossip keys of this agent and its peers.
+// GossipKeys is what may be shown of gossip keys.
 type GossipKeys struct {
-	Version uint64   `json:"version"` // grows with every change; 0 is what the operator handed out
-	Keys    []string `json:"keys"`    // fingerprints; the first encrypts
-	Behind  []string `json:"behind"`  // peers that are there and not known to have these keys
+	Version uint64   `json:"version"`          // grows with every change; 0 is what the operator handed out
+	Keys    []string `json:"keys"`             // fingerprints; the first encrypts
+	Behind  []string `json:"behind,omitempty"` // peers that are there and have others; CompareGossipKeys only
+}
+
+// CompareGossipKeys compares keys with all peers, which settles what differs, and returns this agent's with those who have
+// others all the same or could not be asked.
+func (m *Mesh) CompareGossipKeys(ctx context.Context) GossipKeys {
+	m.giveKeys(ctx, m.table.behind(m.keys.current().offer()))
+	g := m.GossipKeys()
+	g.Behind = m.table.behind(m.keys.current().offer())
+	return g
 }
 
 // GossipKeys returns the fingerprints of the keys that are in use.
 func (m *Mesh) GossipKeys() GossipKeys {
 	set := m.keys.current()
-	g := GossipKeys{Version: set.version, Keys: []string{}, Behind: m.table.behind(set.offer())}
+	g := GossipKeys{Version: set.version, Keys: []string{}}
 	for _, k := range set.keys {
 		g.Keys = append(g.Keys, fingerprint(k))
 	}
@@ -33,7 +42,7 @@ var ErrRotating = errors.New("the gossip keys are being rotated already")
 
 // RotateGossipKey replaces the gossip keys of the whole mesh by a new one: it adds the new key everywhere, then has it
 // encrypt everywhere, then removes all others, and waits before each step until every peer that is there has done the one
-// before. When ctx ends first it returns who has not; what was done stays, and all still understand each other, so that it
+// before, but for those whose certificates are revoked. When ctx ends first it returns who has not; what was done stays, and all still understand each other, so that it
 // can be called again. Keys go over connections, not over gossip. A peer that is away takes the new key when it connects.
 func (m *Mesh) RotateGossipKey(ctx context.Context) error {
 	if !m.rotating.TryLock() {

@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"crypto"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -31,6 +30,7 @@ type record struct {
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
+	banned bool      // the last certificate that it showed is revoked
 	keys   offer     // its gossip keys, as last heard; without the keys
 	reason string    // why its last connection ended, for PeerDown; empty since the next
 
@@ -86,6 +86,7 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 		c.drain(c != r.current)
 	}
 	r.about, r.keys = pc.about, pc.keys
+	r.banned = false
 	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
 }
@@ -171,14 +172,23 @@ func (t *table) hasKeys(name string, o offer) {
 	}
 }
 
-// behind returns the names of the peers that are there and not known to have these gossip keys, in order.
+// distrust keeps that a peer's certificate is revoked, until it shows another.
+func (t *table) distrust(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.banned = true
+	}
+}
+
+// behind returns the names of the peers that are there, are to have gossip keys and are not known to have these, in order.
 func (t *table) behind(o offer) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names := []string{}
 	for name, r := range t.records {
 		there := r.member || r.current != nil && r.current.open()
-		if there && !r.left && (r.keys.version != o.version || r.keys.sum != o.sum) {
+		if there && !r.left && !r.banned && (r.keys.version != o.version || r.keys.sum != o.sum) {
 			names = append(names, name)
 		}
 	}
@@ -220,14 +230,6 @@ func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
 	}
 	t.mu.Unlock()
 	closeEach(pcs, code, why)
-}
-
-// key returns the public key that name's open connection showed, or nil when it has none.
-func (t *table) key(name string) crypto.PublicKey {
-	if pc := t.current(name); pc != nil {
-		return pc.cert.PublicKey
-	}
-	return nil
 }
 
 // about returns what is known of name, and whether there is an address to dial.

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 var (
@@ -21,7 +20,7 @@ var (
 )
 
 var wireOpts = cmp.Options{
-	cmp.AllowUnexported(about{}, hello{}, envelope{}, protocols{}, offer{}),
+	cmp.AllowUnexported(about{}, hello{}, protocols{}, offer{}),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 }
 
@@ -54,21 +53,6 @@ func FuzzHello(f *testing.F) {
 		}
 		again, err := readHello(bytes.NewReader(appendHello(nil, h)))
 		if diff := cmp.Diff(h, again, wireOpts); err != nil || diff != "" {
-			t.Errorf("%v %s", err, diff)
-		}
-	})
-}
-
-func FuzzEnvelope(f *testing.F) {
-	f.Add(appendEnvelope(nil, envelope{"g1", []byte("signature"), []byte("payload")}))
-	f.Add(appendEnvelope(nil, envelope{}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		e, err := parseEnvelope(b)
-		if err != nil {
-			return
-		}
-		again, err := parseEnvelope(appendEnvelope(nil, e))
-		if diff := cmp.Diff(e, again, wireOpts, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Errorf("%v %s", err, diff)
 		}
 	})
@@ -155,8 +139,5 @@ func TestBadBytesAreErrors(t *testing.T) {
 		if _, err := readHello(bytes.NewReader(appendHello(nil, hello{someAbout, name, 1, offer{}}))); err == nil {
 			t.Errorf("a hello of %q was taken", name)
 		}
-	}
-	if _, err := parseEnvelope(make([]byte, MaxMessage+envelopeOverhead+1)); err == nil {
-		t.Error("an oversized envelope was taken")
 	}
 }

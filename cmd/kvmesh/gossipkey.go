@@ -62,6 +62,6 @@ func printGossipKeys(out io.Writer, keys mesh.GossipKeys) {
 		fmt.Fprintf(out, "  %s %s\n", k, use)
 	}
 	if len(keys.Behind) > 0 {
-		fmt.Fprintf(out, "not known to have them: %s\n", strings.Join(keys.Behind, ", "))
+		fmt.Fprintf(out, "without them: %s\n", strings.Join(keys.Behind, ", "))
 	}
 }

@@ -8,7 +8,7 @@ func TestGossipKeysAreListedAndRotatedByTheirFingerprints(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"list", addr}, "gossip keys, version 3\n  00112233aabbccdd encrypts\n  ffeeddccbbaa0099 decrypts\nnot known to have them: a7\n"},
+		{[]string{"list", addr}, "gossip keys, version 3\n  00112233aabbccdd encrypts\n  ffeeddccbbaa0099 decrypts\nwithout them: a7\n"},
 		{[]string{"rotate", addr}, "gossip keys, version 4\n  0011223344556677 encrypts\n"},
 		{[]string{"rotate", "--token-file", file(t, "token", "secret"), guarded}, "gossip keys, version 4\n  0011223344556677 encrypts\n"},
 	} {

@@ -147,8 +147,8 @@ func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 		BlockTokens:    r.Int(1 << 20),
 		CapacityTokens: int64(r.Int(1 << 50)),
 		MaxRunning:     r.Int(1 << 20),
-		Residency:      Residency(r.below(byte(numResidencies))),
-		Evidence:       Evidence(r.below(byte(numEvidences))),
+		Residency:      orWeakest(Residency(r.Byte()), numResidencies, ResidencyMirror),
+		Evidence:       orWeakest(Evidence(r.Byte()), numEvidences, EvidenceNone),
 		Scale:          float64(r.below(scaleSteps+1)) / scaleSteps,
 		Unstable:       r.Byte() != 0,
 	}
@@ -196,6 +196,14 @@ func flag(v bool) byte {
 		return 1
 	}
 	return 0
+}
+
+// orWeakest returns v, or weakest for a value that only a later version knows: less is believed of the engine then.
+func orWeakest[T ~uint8](v, end, weakest T) T {
+	if v >= end {
+		return weakest
+	}
+	return v
 }
 
 // below reads a byte that must be below n.

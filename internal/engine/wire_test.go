@@ -101,31 +101,32 @@ func TestScaleIsToldInSteps(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoResidencyOrEvidenceIsRefused(t *testing.T) {
-	e := Engine{ID: "agent/e"}
-	good := AppendEngine(nil, &e)
+func TestBytesThatStandForWordsAndShares(t *testing.T) {
 	const first = 1 + 2 + 1 + 4 // length, name, kind, and four numbers of a byte each
 	for name, tt := range map[string]struct {
-		at int
-		v  byte
-		ok bool
+		at   int
+		v    byte
+		want Engine
+		ok   bool
 	}{
-		"residency":          {first, byte(numResidencies) - 1, true},
-		"another residency":  {first, byte(numResidencies), false},
-		"evidence":           {first + 1, byte(numEvidences) - 1, true},
-		"another evidence":   {first + 1, byte(numEvidences), false},
-		"whole scale":        {first + 2, scaleSteps, true},
-		"scale above one":    {first + 2, scaleSteps + 1, false},
-		"unstable":           {first + 3, 1, true},
-		"unstable otherwise": {first + 3, 2, true},
+		"residency":               {first, byte(ResidencyEvents), Engine{Residency: ResidencyEvents}, true},
+		"a later one's residency": {first, byte(numResidencies), Engine{Residency: ResidencyMirror}, true},
+		"evidence":                {first + 1, byte(EvidenceUsage), Engine{Evidence: EvidenceUsage}, true},
+		"a later one's evidence":  {first + 1, 255, Engine{Evidence: EvidenceNone}, true},
+		"whole scale":             {first + 2, scaleSteps, Engine{Scale: 1}, true},
+		"scale above one":         {first + 2, scaleSteps + 1, Engine{}, false},
+		"unstable":                {first + 3, 1, Engine{Unstable: true}, true},
+		"unstable otherwise":      {first + 3, 2, Engine{Unstable: true}, true},
 	} {
-		b := bytes.Clone(good)
+		b := AppendEngine(nil, &Engine{ID: "agent/e"})
 		b[tt.at] = tt.v
-		got, _, err := ParseEngine(b, "agent")
-		if (err == nil) != tt.ok {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		if tt.ok {
+			tt.want.ID = "agent/e"
 		}
-		_, _ = got.Residency.String(), got.Evidence.String() // have a word for what was read
+		got, _, err := ParseEngine(b, "agent")
+		if diff := cmp.Diff(tt.want, got); diff != "" || (err == nil) != tt.ok {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
 	}
 }
 

@@ -49,10 +49,7 @@ func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *
 // codeUnknownKind cancels a stream of a kind that this version does not know.
 const codeUnknownKind = 32
 
-// Message implements mesh.MessageHandler: what agents tell each other comes on feeds.
-func (n *Node) Message(string, []byte) {}
-
-// Datagram implements mesh.MessageHandler: a heartbeat, or part of a probe.
+// Datagram implements mesh.DatagramHandler: a heartbeat, or part of a probe.
 func (n *Node) Datagram(peer string, b []byte) {
 	if !forward.IsProbe(b) {
 		n.listener.Datagram(peer, b)

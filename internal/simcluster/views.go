@@ -72,7 +72,7 @@ func (c *Cluster) compare(look func(owned, seen map[string]node.EngineStatus, te
 func digestsOf(e *node.EngineStatus) string {
 	s := ""
 	for _, d := range e.Digests {
-		s += fmt.Sprintf("[%s %d: %d keys, fill %.6f]", d.Tier, d.Version, d.Keys, d.Fill)
+		s += fmt.Sprintf("[%s %d: %d keys, checksum %s]", d.Tier, d.Version, d.Keys, d.Checksum)
 	}
 	return s
 }

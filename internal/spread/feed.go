@@ -26,6 +26,7 @@ const codeFeedOver = 34
 type peer struct {
 	name     string
 	instance uint64
+	share    float64       // see phase
 	wake     chan struct{} // capacity 1: there are news
 
 	// These are guarded by Teller.mu.
@@ -38,17 +39,16 @@ type peer struct {
 	announced uint64   // number of the last announcement that was written
 }
 
-func newPeer(name string, instance uint64) *peer {
+func newPeer(self, name string, instance uint64) *peer {
 	done := make(chan struct{})
 	close(done)
-	return &peer{name: name, instance: instance, wake: make(chan struct{}, 1), stop: func() {}, done: done}
+	return &peer{name: name, instance: instance, share: phase(self, name), wake: make(chan struct{}, 1), stop: func() {}, done: done}
 }
 
 // feed is the stream to one peer, while its writer runs. It belongs to the writer.
 type feed struct {
 	*Teller
 	peer    *peer
-	share   float64   // see phase
 	stream  Stream    // nil while none is open
 	release func()    // of the stream
 	failed  int       // tries since something was written
@@ -57,21 +57,22 @@ type feed struct {
 
 // tell writes to a peer what is new, each thing when it is due, until ctx ends.
 func (t *Teller) tell(ctx context.Context, p *peer) {
-	f := feed{Teller: t, peer: p, share: phase(t.Self, p.name)}
+	f := feed{Teller: t, peer: p}
 	defer f.close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for ctx.Err() == nil {
 		wait := f.wait(t.now(), time.Now())
 		if wait <= 0 {
 			f.write(ctx)
 			continue
 		}
-		timer := time.NewTimer(wait)
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 		case <-p.wake:
 		case <-timer.C:
 		}
-		timer.Stop()
 	}
 }
 
@@ -95,7 +96,7 @@ func (f *feed) turn(e *edition) time.Time {
 	if f.peer.edition == nil {
 		return e.at
 	}
-	return e.at.Add(time.Duration(f.share * float64(e.period) / 4))
+	return e.at.Add(time.Duration(f.peer.share * float64(e.period) / 4))
 }
 
 // phase returns the share, 0 to 1, of a quarter of the period by which an agent tells a peer later than others: not all at

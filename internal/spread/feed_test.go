@@ -438,3 +438,43 @@ func TestForgottenPeersLeaveNothing(t *testing.T) {
 		}
 	})
 }
+
+func TestHeartbeatsComeInTurnAndAtOnceWhenAStateChanges(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		owner := w.add("owner", newSource("owner/e"))
+		var peers []*agent
+		for i := range 20 {
+			p := w.add(fmt.Sprint("peer", i))
+			peers = append(peers, p)
+			w.meet(owner, p)
+		}
+		heard := func() (least, most, sum int) {
+			least = 1 << 20
+			for _, p := range peers {
+				n := p.get(&p.beats)
+				least, most, sum = min(least, n), max(most, n), sum+n
+			}
+			return least, most, sum
+		}
+		time.Sleep(10*time.Second + 600*time.Millisecond) // a turn begins at half seconds, because the owner was alone at first
+		least, most, _ := heard()
+		if least < 10 || most > 13 || least == most {
+			t.Errorf("%d to %d heartbeats in ten periods and a part of a turn", least, most)
+		}
+		time.Sleep(400 * time.Millisecond) // the turn is over
+		_, _, was := heard()
+		owner.teller.Changed()
+		synctest.Wait()
+		if _, _, now := heard(); now-was != len(peers) {
+			t.Errorf("%d heartbeats at once, want %d", now-was, len(peers))
+		}
+		_, _, was = heard()
+		for range 100 {
+			owner.teller.Changed()
+			time.Sleep(10 * time.Millisecond)
+		}
+		if _, _, now := heard(); now-was < 3*len(peers) || now-was > 4*len(peers) {
+			t.Errorf("%d heartbeats in a period of changes", now-was)
+		}
+	})
+}

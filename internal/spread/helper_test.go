@@ -123,15 +123,15 @@ type agent struct {
 	doubts   []string // of the listener: agent, engine, what
 	stop     func()
 
-	mu      sync.Mutex
-	feeds   map[string]*stream       // by peer: the near end of the last feed to it
-	heard   map[string]*bytes.Buffer // by peer: what was read of its feeds
-	opened  int                      // feeds
-	pulled  int                      // pulls served
-	deaf    bool                     // it reads none of the feeds to it
-	mute    bool                     // what it writes into feeds is lost, and so are its datagrams
-	beats   int                      // datagrams that came
-	hold    chan struct{} // pulls are served when it is closed; nil: at once
+	mu     sync.Mutex
+	feeds  map[string]*stream       // by peer: the near end of the last feed to it
+	heard  map[string]*bytes.Buffer // by peer: what was read of its feeds
+	opened int                      // feeds
+	pulled int                      // pulls served
+	deaf   bool                     // it reads none of the feeds to it
+	mute   bool                     // what it writes into feeds is lost, and so are its datagrams
+	beats  int                      // datagrams that came
+	hold   chan struct{}            // pulls are served when it is closed; nil: at once
 }
 
 // inWorld runs f in fake time.

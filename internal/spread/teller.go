@@ -98,7 +98,7 @@ func (t *Teller) PeerUp(name string, instance uint64) {
 	p := t.peers[name]
 	if p == nil || p.instance != instance {
 		t.downLocked(name)
-		p = newPeer(name, instance)
+		p = newPeer(t.Self, name, instance)
 		t.peers[name] = p
 	}
 	if !p.up {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"math/rand/v2"
 	"net/netip"
+	"time"
 
 	"github.com/quic-go/quic-go"
 
@@ -33,22 +34,19 @@ func newLies() lies {
 		l.full.Add(cachestate.Key(rand.Uint64()))
 	}
 	l.foreign.Add(cachestate.Key(rand.Uint64()))
+	l.full.Publish(time.Now())
+	l.foreign.Publish(time.Now())
 	return l
 }
 
 // Publish implements spread.Source: a digest of ones, and one of an engine of the victim's.
-func (l *liar) Publish() []cachestate.Delta {
-	l.lies.full.Add(cachestate.Key(rand.Uint64()))
-	return l.Digests()
-}
+func (l *liar) Publish() []cachestate.Delta { return l.Digests() }
 
 // Digests implements spread.Source.
 func (l *liar) Digests() []cachestate.Delta {
 	gen := l.Engine().Generation
 	full, foreign := l.lies.full.Full(), l.lies.foreign.Full()
 	full.Generation, foreign.Generation = gen, gen
-	full.To++ // version 0 would be the empty one
-	foreign.To++
 	return []cachestate.Delta{full, foreign}
 }
 

@@ -134,6 +134,7 @@ func (p *play) startAll(agents []int) error {
 	if err := p.running(agents, false); err != nil {
 		return err
 	}
+	p.c.client.transport.CloseIdleConnections() // those to the lives before: clients must not find out by a request
 	for _, i := range agents {
 		p.c.Start(i)
 		delete(p.lostAt, i)

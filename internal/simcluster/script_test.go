@@ -17,10 +17,22 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+func TestScriptsAreUnderstoodInBothForms(t *testing.T) {
+	paths, _ := filepath.Glob("testdata/*.script")
+	for _, path := range paths {
+		for _, long := range []bool{false, true} {
+			if _, err := readScript(path, long); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 func TestLinesThatNobodyUnderstandsAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                                     "x.script:0: nothing happens",
 		"agents 3\n":                                           "x.script:1: nothing happens",
+		"answers some":                                         "x.script:1: \"some\" is no number of tokens",
 		"agents none":                                          "x.script:1: \"none\" is no number",
 		"agents 3\n\ncolour red":                               "x.script:3: \"colour red\" says nothing of a cluster",
 		"agents 3\n00:00.0 start all\nstop 1":                  "x.script:3: \"stop\" is no time",

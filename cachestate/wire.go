@@ -60,15 +60,21 @@ func appendBody(b []byte, d *Delta) []byte {
 	return b
 }
 
+// ErrGeometry is returned for a delta of another geometry than the mesh's.
+var ErrGeometry = errors.New("digest of another geometry")
+
 // ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b. Fields
 // that a newer version writes behind those known here are skipped. The geometry g of the mesh must be valid. A delta of another
-// one is an error before its body is looked at, so that at most 32 times what was given is allocated, and for a whole digest
-// g.Bits/8 bytes.
+// one is an ErrGeometry before its body is looked at, so that at most 32 times what was given is allocated, and for a whole
+// digest g.Bits/8 bytes; of it alone the engine and the bytes after it are returned.
 func ParseDelta(b []byte, owner string, g Geometry) (d Delta, rest []byte, err error) {
 	r := engine.NewReader(b)
 	fields := r.Bytes(math.MaxInt32)
 	if err = r.Err(); err == nil {
 		d, err = parseFields(fields, owner, g)
+	}
+	if errors.Is(err, ErrGeometry) {
+		return Delta{Engine: d.Engine}, r.Rest(), fmt.Errorf("parse delta: %w", err)
 	}
 	if err != nil {
 		return Delta{}, nil, fmt.Errorf("parse delta: %w", err)
@@ -83,7 +89,7 @@ func parseFields(b []byte, owner string, g Geometry) (d Delta, err error) {
 		return d, err
 	}
 	if d.Geometry != g {
-		return d, fmt.Errorf("a digest of %d bits and %d hashes in a mesh of %d and %d", d.Geometry.Bits, d.Geometry.Hashes, g.Bits, g.Hashes)
+		return d, fmt.Errorf("%w: %d bits and %d hashes in a mesh of %d and %d", ErrGeometry, d.Geometry.Bits, d.Geometry.Hashes, g.Bits, g.Hashes)
 	}
 	if err = parseBody(r, &d, body); err != nil {
 		return d, err

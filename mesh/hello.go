@@ -24,7 +24,8 @@ func appendHello(b []byte, h hello) []byte {
 	return appendBytes(b, appendOffer(body, h.keys))
 }
 
-// parseHello reads a hello without its length. What follows the name may be missing; bytes after the last known field are ignored.
+// parseHello reads a hello without its length. What follows the name may be missing; bytes after the last known field are
+// ignored.
 func parseHello(b []byte) (hello, error) {
 	r := reader{b: b}
 	var h hello

@@ -86,7 +86,7 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 		c.drain(c != r.current)
 	}
 	r.about, r.keys = pc.about, pc.keys
-	r.banned = false
+	r.banned, r.deaf = false, false
 	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
 }
@@ -147,7 +147,7 @@ func (t *table) retire(pc *peerConn, why string) bool {
 	}
 	close(pc.retired)
 	pc.drain(true)
-	if r := t.records[pc.name]; r.current == pc {
+	if r := t.records[pc.name]; r != nil && r.current == pc { // else it has ended meanwhile
 		t.chooseLocked(r, why)
 	}
 	return true

@@ -13,6 +13,7 @@ import (
 type benchCmd struct {
 	Mesh  benchMeshCmd  `cmd:"" help:"Run a mesh of agents on this machine and report what each costs: bytes, packets, CPU, memory, and how old what it knows is."`
 	Agent benchAgentCmd `cmd:"" hidden:"" help:"One agent of bench mesh."`
+	Model benchModelCmd `cmd:"" hidden:"" help:"The model of bench mesh --simulated."`
 }
 
 type benchMeshCmd struct {
@@ -21,11 +22,18 @@ type benchMeshCmd struct {
 	For     time.Duration `help:"How long changes are measured." default:"60s"`
 	Idle    time.Duration `help:"How long the mesh is measured at rest, and again with probes." default:"20s"`
 	Probes  float64       `help:"Probes that each agent sends a second while they are measured." default:"50"`
-	JSON    bool          `name:"json" help:"Print one line of JSON instead of the table."`
+
+	Simulated bool `help:"Model the mesh, which can be of any size then: the code that tells and hears is that of agents, the network between them is made up. There are no CPU times and no probes."`
+	Hour      bool `help:"Of the model, one agent hears all others for an hour, and the memory of its process is looked at."`
+
+	JSON bool `name:"json" help:"Print one line of JSON instead of the table."`
 }
 
 // benchPause is how long what was changed has to settle before it is measured: above the period of digests.
 const benchPause = 3 * time.Second
+
+// mostAgents is how many processes a machine may be asked to start.
+const mostAgents = 256
 
 func (c *benchMeshCmd) validate() error {
 	var errs []error
@@ -34,7 +42,8 @@ func (c *benchMeshCmd) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(c.Agents >= 2 && c.Agents <= 256, "agents (%d) must be 2 to 256", c.Agents)
+	check(c.Agents >= 2 && (c.Agents <= mostAgents || c.Simulated), "agents (%d) must be 2 to %d, or simulated", c.Agents, mostAgents)
+	check(c.Simulated || !c.Hour, "an hour is for simulated agents")
 	check(c.Changes >= 0 && c.Changes <= 10_000, "changes (%v) must be 0 to 10000", c.Changes)
 	check(c.Probes >= 0 && c.Probes <= 1000, "probes (%v) must be 0 to 1000", c.Probes)
 	check(c.For > 0, "for (%v) must be above 0", c.For)
@@ -47,7 +56,11 @@ func (c *benchMeshCmd) Run(ctx context.Context) error {
 	if err := c.validate(); err != nil {
 		return badConfig(err)
 	}
-	r, err := c.measure(ctx)
+	measure := c.measure
+	if c.Simulated {
+		measure = c.simulate
+	}
+	r, err := measure(ctx)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/simscale"
 )
 
 func TestMadeUpChangesComeAtTheirRateAndVersionsKnowWhatTheyLack(t *testing.T) {
@@ -111,10 +112,27 @@ func TestCostsAreRatesOfEachAgent(t *testing.T) {
 	}
 }
 
+func TestTableOfAModelHasNoCPU(t *testing.T) {
+	m := simscale.Result{
+		BytesIn: map[string]float64{"wire": 55_000, "feed": 41_000}, PacketsIn: 256, Memory: []simscale.Memory{{After: 300, RSS: 50 << 20}},
+	}
+	r := benchResult{Agents: 64, Simulated: true, Changing: modelCost(&m), Memory: m.Memory, Connections: 3 << 20}
+	var out strings.Builder
+	r.print(&out)
+	for _, want := range []string{"64 simulated agents", "55.00", "in: feed", "256.00", "after   300 s:   50.0 MiB, and 3.0 MiB"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "CPU") || strings.Contains(out.String(), "at rest") {
+		t.Errorf("what was not measured is shown:\n%s", &out)
+	}
+}
+
 func TestBenchBoundsAreAllReported(t *testing.T) {
-	c := benchMeshCmd{Agents: 1, Changes: -1, Probes: 1001}
+	c := benchMeshCmd{Agents: 1, Changes: -1, Probes: 1001, Hour: true}
 	err := c.validate()
-	for _, want := range []string{"agents", "changes", "probes", "for", "idle"} {
+	for _, want := range []string{"agents", "changes", "probes", "for", "idle", "hour"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not reported: %v", want, err)
 		}

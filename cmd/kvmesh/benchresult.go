@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/kvmesh/kvmesh/internal/simscale"
 )
 
 // benchResult is what a mesh costs. Rates are per agent and second; how they spread is over agents.
@@ -23,6 +25,9 @@ type benchResult struct {
 	LoadAge   benchSpread `json:"heartbeat_age_s"`    // over samples
 	Unknown   int         `json:"unknown_digests"`    // samples of digests that were not there
 	Probe     *benchProbe `json:"probe,omitempty"`
+
+	Memory      []simscale.Memory `json:"memory,omitempty"`           // of the model's process
+	Connections int64             `json:"connection_bytes,omitempty"` // which the model has not, and an agent has beside that
 }
 
 // benchCost is what an agent needs while nothing, or something, changes.
@@ -165,6 +170,8 @@ func (r *benchRun) ages() (staleness, loads benchSpread, unknown int) {
 	return spreadOf(stale), spreadOf(old), unknown
 }
 
+const mebi = 1 << 20
+
 // print writes r as a table.
 func (r *benchResult) print(out io.Writer) {
 	what := "agents"
@@ -175,6 +182,10 @@ func (r *benchResult) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "per agent\tmean\tp50\tp99\tmax\t")
 	row := func(name string, s benchSpread, factor float64, unit string) {
+		if s == (benchSpread{Mean: s.Mean}) { // no more is known
+			fmt.Fprintf(w, "%s\t%.2f\t\t\t\t%s\t\n", name, s.Mean*factor, unit)
+			return
+		}
 		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t\n", name, s.Mean*factor, s.P50*factor, s.P99*factor, s.Max*factor, unit)
 	}
 	if !r.Simulated {
@@ -183,7 +194,9 @@ func (r *benchResult) print(out io.Writer) {
 	}
 	r.Rest.print(row, "at rest", false)
 	r.Changing.print(row, "with changes", true)
-	row("memory", r.RSS, 1.0/(1<<20), "MiB")
+	if !r.Simulated {
+		row("memory", r.RSS, 1.0/mebi, "MiB")
+	}
 	row("digest staleness", r.Staleness, 1, "s")
 	row("heartbeat age", r.LoadAge, 1, "s")
 	if r.Probe != nil {
@@ -192,6 +205,9 @@ func (r *benchResult) print(out io.Writer) {
 	_ = w.Flush()
 	if r.Probe != nil {
 		fmt.Fprintf(out, "\nA probe costs both ends together %.0f µs of CPU; %d were sent, %d not answered.\n", 1e6*r.Probe.CPU, r.Probe.Probes+r.Probe.Missed, r.Probe.Missed)
+	}
+	for _, m := range r.Memory {
+		fmt.Fprintf(out, "memory after %5.0f s: %6.1f MiB, and %.1f MiB for connections\n", m.After, float64(m.RSS)/mebi, float64(r.Connections)/mebi)
 	}
 	if r.Unknown > 0 {
 		fmt.Fprintf(out, "\n%d times an agent had no digest of an engine.\n", r.Unknown)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -205,8 +206,11 @@ func (n *Node) notes() []string {
 		notes = append(notes, a.Notes()...)
 	}
 	overfull := func(d DigestStatus) bool { return d.Fill > cachestate.MaxFill }
-	if slices.ContainsFunc(n.engineStatuses(time.Now()), func(e EngineStatus) bool { return slices.ContainsFunc(e.Digests, overfull) }) {
-		notes = append(notes, "an engine's digest is so full that it counts as unknown: the digest geometry is too small for its cache")
+	for _, e := range n.engineStatuses(time.Now()) {
+		if slices.ContainsFunc(e.Digests, overfull) {
+			notes = append(notes, fmt.Sprintf("a digest of engine %s is so full that it counts as unknown: "+
+				"the digest geometry is too small for its cache, or its agent lies", e.Engine))
+		}
 	}
 	return notes
 }

@@ -23,11 +23,14 @@ func (l *Listener) hearDigests(peer string, o *owner, b []byte) error {
 	}
 	for len(b) > 0 {
 		d, rest, err := cachestate.ParseDelta(b, peer, l.Index.Geometry())
-		if err != nil {
+		switch b = rest; {
+		case errors.Is(err, cachestate.ErrGeometry):
+			l.Doubt(peer, d.Engine, forward.DoubtGeometry, err)
+		case err != nil:
 			return fmt.Errorf("parse digest: %w", err)
+		default:
+			l.hearDigest(o, &d)
 		}
-		b = rest
-		l.hearDigest(o, &d)
 	}
 	return nil
 }

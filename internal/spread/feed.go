@@ -14,9 +14,9 @@ const (
 	writePatience = 5 * time.Second
 	// openPatience bounds the wait for a stream.
 	openPatience = 5 * time.Second
-	// reopenMin and reopenMax bound the waits between two tries to open a feed. A connection that was replaced ends a feed,
+	// reopenFirst and reopenLast bound the waits between two tries to open a feed. A connection that was replaced ends a feed,
 	// and the next one can be opened at once.
-	reopenMin, reopenMax = 100 * time.Millisecond, 10 * time.Second
+	reopenFirst, reopenLast = 100 * time.Millisecond, 10 * time.Second
 )
 
 // codeFeedOver cancels a feed that its teller gave up.
@@ -114,7 +114,7 @@ func (f *feed) write(ctx context.Context) {
 		return
 	}
 	f.close()
-	wait := min(reopenMin<<min(f.failed, 10), reopenMax)
+	wait := min(reopenFirst<<min(f.failed, 10), reopenLast)
 	f.failed++
 	f.retry = time.Now().Add(wait/2 + rand.N(wait/2))
 	if ctx.Err() == nil {
@@ -130,7 +130,7 @@ func (f *feed) writeDue(ctx context.Context, n news, now time.Time) error {
 		if err := f.open(ctx); err != nil {
 			return err
 		}
-		b = appendFrame(b, frameHello, appendHello(nil, hello{protocol, f.Instance, schemeOf(f.Scheme)}))
+		b = hello{protocol, f.Instance, schemeOf(f.Scheme)}.frame()
 	}
 	if opened || f.peer.announced < n.announcement.number {
 		b = append(b, n.announcement.frame...)

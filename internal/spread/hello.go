@@ -39,11 +39,12 @@ func (s schemeID) String() string {
 	return fmt.Sprintf("%d-%s", s.version, hex.EncodeToString(s.fingerprint[:]))
 }
 
-func appendHello(b []byte, h hello) []byte {
-	b = binary.AppendUvarint(b, h.protocol)
+// frame returns the hello as it is written.
+func (h hello) frame() []byte {
+	b := binary.AppendUvarint(nil, h.protocol)
 	b = binary.LittleEndian.AppendUint64(b, h.instance)
 	b = append(b, h.scheme.version)
-	return append(b, h.scheme.fingerprint[:]...)
+	return appendFrame(nil, frameHello, append(b, h.scheme.fingerprint[:]...))
 }
 
 // parseHello reads a hello. What follows the fields known here is of a newer version and is ignored.

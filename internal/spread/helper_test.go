@@ -108,8 +108,10 @@ func (s *source) DeltasSince(t cachestate.Tier, version uint64) (cachestate.Delt
 
 // world is agents that reach each other in memory.
 type world struct {
-	t      *testing.T
-	count  int // of agents, as those that are told suppose; 0: those there are
+	t     *testing.T
+	count int // of agents, as those that are told suppose; 0: those there are
+
+	mu     sync.Mutex
 	agents map[string]*agent
 }
 
@@ -174,6 +176,9 @@ func (w *world) addAs(name string, change func(*TellerConfig, *ListenerConfig), 
 	}()
 	a.stop = func() { cancel(); <-done; a.listener.Close() }
 	w.t.Cleanup(a.stop)
+	synctest.Wait() // it begins alone
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.agents[name] = a
 	return a
 }
@@ -240,7 +245,7 @@ func (a *agent) told(t *testing.T, owner string) (kinds []byte, deltas []cachest
 	b.Reset()
 	for {
 		kind, body, err := r.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return kinds, deltas, size
 		}
 		if err != nil {
@@ -265,10 +270,21 @@ type carrier struct {
 
 var _ Carrier = carrier{}
 
-func (c carrier) Agents() int { return max(c.count, len(c.agents)) }
+func (c carrier) Agents() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(c.count, len(c.agents))
+}
+
+// agent returns one by its name, nil where there is none.
+func (w *world) agent(name string) *agent {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.agents[name]
+}
 
 func (c carrier) OpenFeed(_ context.Context, peer string) (Stream, error) {
-	to := c.agents[peer]
+	to := c.agent(peer)
 	if to == nil {
 		return nil, errors.New("nobody")
 	}
@@ -298,7 +314,7 @@ func (c carrier) OpenFeed(_ context.Context, peer string) (Stream, error) {
 }
 
 func (c carrier) OpenPull(_ context.Context, peer string) (Stream, error) {
-	to := c.agents[peer]
+	to := c.agent(peer)
 	if to == nil {
 		return nil, errors.New("nobody")
 	}
@@ -318,7 +334,7 @@ func (c carrier) OpenPull(_ context.Context, peer string) (Stream, error) {
 }
 
 func (c carrier) SendDatagram(peer string, b []byte) error {
-	to := c.agents[peer]
+	to := c.agent(peer)
 	if to == nil || c.from.is(&c.from.mute) {
 		return nil
 	}
@@ -463,7 +479,7 @@ func (h *hearer) serve(peer string, frames ...[]byte) error {
 }
 
 func feedOf(frames ...[]byte) []byte {
-	b := appendFrame(nil, frameHello, appendHello(nil, hello{protocol, 7, schemeOf(cachestate.DefaultScheme())}))
+	b := hello{protocol, 7, schemeOf(cachestate.DefaultScheme())}.frame()
 	for _, f := range frames {
 		b = append(b, f...)
 	}

@@ -104,9 +104,9 @@ func TestGarbageIsCountedAndNamed(t *testing.T) {
 func TestFeedBeginsWithAHelloOfTheLifeThatIsUp(t *testing.T) {
 	engines, _, _ := good()
 	of := func(instance uint64) []byte {
-		return appendFrame(nil, frameHello, appendHello(nil, hello{protocol, instance, schemeOf(cachestate.DefaultScheme())}))
+		return hello{protocol, instance, schemeOf(cachestate.DefaultScheme())}.frame()
 	}
-	longer := appendFrame(nil, frameHello, append(appendHello(nil, hello{protocol + 1, 7, schemeOf(cachestate.DefaultScheme())}), "more"...))
+	longer := appendFrame(nil, frameHello, append(body(hello{protocol + 1, 7, schemeOf(cachestate.DefaultScheme())}.frame()), "more"...))
 	for name, tt := range map[string]struct {
 		feed  []byte
 		taken bool
@@ -157,7 +157,7 @@ func TestLiarsAreNamed(t *testing.T) {
 	}{
 		"another's engine": {other, []string{"sender sender/other/e " + forward.DoubtEngine}},
 		"all ones":         {full, []string{"sender sender/e " + forward.DoubtDigest}},
-		"foreign geometry": {foreign, []string{"sender  " + forward.DoubtMessage}},
+		"foreign geometry": {foreign, []string{"sender sender/e " + forward.DoubtGeometry}},
 	} {
 		h := newHearer(t)
 		digest := appendFrame(nil, frameDigests, cachestate.AppendDelta(nil, &tt.digest))
@@ -173,7 +173,7 @@ func TestForeignKeySchemeStaysOut(t *testing.T) {
 	h := newHearer(t)
 	scheme := cachestate.DefaultScheme()
 	scheme.Seed++
-	feed := appendFrame(nil, frameHello, appendHello(nil, hello{protocol, 7, schemeOf(scheme)}))
+	feed := hello{protocol, 7, schemeOf(scheme)}.frame()
 	_ = h.ServeFeed("sender", &recorded{Reader: bytes.NewReader(append(append(feed, engines...), digests...))})
 	if _, ok := h.Have(DigestID{"sender/e", cachestate.TierGPU}); ok || len(h.View.Snapshot(time.Now())) != 2 {
 		t.Error("the digest is in the index, or the engines are not known")

@@ -71,24 +71,30 @@ func (t *Teller) Run(ctx context.Context) error {
 	t.announce()
 	t.publishDigests()
 	t.begin(ctx)
+	defer t.end()
 	g.Go(func() error { return t.beat(ctx) })
 	g.Go(func() error { return t.publish(ctx) })
-	err := g.Wait()
-	t.begin(nil)
-	t.writers.Wait()
-	return err
+	return g.Wait()
 }
 
-// begin lets peers be told until ctx ends, or none any more where it is nil.
+// begin lets peers be told until ctx ends.
 func (t *Teller) begin(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ctx = ctx
 	for _, p := range t.peers {
-		if ctx != nil && p.up {
+		if p.up {
 			t.tellLocked(p)
 		}
 	}
+}
+
+// end waits for those who tell peers, and lets none begin any more.
+func (t *Teller) end() {
+	t.mu.Lock()
+	t.ctx = nil
+	t.mu.Unlock()
+	t.writers.Wait()
 }
 
 // PeerUp says that a peer can be reached, in which life of it. One that comes back in the same life is told what it missed.

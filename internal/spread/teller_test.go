@@ -2,6 +2,7 @@ package spread
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -93,7 +94,7 @@ func TestDigestsFitTheirFrames(t *testing.T) {
 		frames, seen := 0, 0
 		for {
 			kind, b, err := r.next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil || kind != frameDigests {

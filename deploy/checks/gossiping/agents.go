@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -44,7 +46,7 @@ func (s *meshStatus) knows(engines int) bool {
 var debugClient = &http.Client{Timeout: 5 * time.Second}
 
 // get reads a page of an agent's debug server.
-func get(ctx context.Context, addr, token, path string) (*http.Response, error) {
+func get(ctx context.Context, addr, token, path string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
 		return nil, err
@@ -54,20 +56,20 @@ func get(ctx context.Context, addr, token, path string) (*http.Response, error) 
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		drainBody(resp.Body)
-		return nil, fmt.Errorf("%s%s: %s", addr, path, resp.Status)
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s%s: %s", addr, path, resp.Status)
 	}
-	return resp, nil
+	return page, err
 }
 
 func getJSON(ctx context.Context, addr, token, path string, into any) error {
-	resp, err := get(ctx, addr, token, path)
+	page, err := get(ctx, addr, token, path)
 	if err != nil {
 		return err
 	}
-	defer drainBody(resp.Body)
-	return json.NewDecoder(resp.Body).Decode(into)
+	return json.Unmarshal(page, into)
 }
 
 func (x *host) debug() string { return x.addr() + ":7083" }
@@ -97,13 +99,12 @@ func (w *wire) add(end, begin wire) {
 
 // wireBytes returns what an agent says that its mesh received and sent.
 func (x *host) wireBytes(ctx context.Context) (w wire, err error) {
-	resp, err := get(ctx, x.debug(), labToken, "/metrics")
+	page, err := get(ctx, x.debug(), labToken, "/metrics")
 	if err != nil {
 		return w, err
 	}
-	defer drainBody(resp.Body)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(page))
 	if err != nil {
 		return w, err
 	}

@@ -43,6 +43,10 @@ type benchResult struct {
 		RoundTrip distribution `json:"round_trip_s"`
 		CPU       float64      `json:"cpu_s"`
 	} `json:"probe"`
+	Memory []struct {
+		RSS float64 `json:"rss_bytes"`
+	} `json:"memory"`
+	Connections float64 `json:"connection_bytes"`
 }
 
 // bench runs kvmesh bench mesh.

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
@@ -74,8 +73,8 @@ func newLab(ctx context.Context, h *check.Harness, n int) (*lab, error) {
 // wire makes the bridge, and a namespace and a cable for each host.
 func (l *lab) wire(ctx context.Context) error {
 	// ip keeps names of namespaces below /run, where only the owner of the machine may write.
-	if err := syscall.Mount("lab", "/run", "tmpfs", 0, ""); err != nil {
-		return fmt.Errorf("mount /run: %w", err)
+	if _, err := (check.Command{Args: []string{"mount", "-t", "tmpfs", "lab", "/run"}}).Run(ctx); err != nil {
+		return err
 	}
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

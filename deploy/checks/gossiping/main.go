@@ -25,6 +25,9 @@ func checks() []check.Check {
 		{Name: "hostile", Run: checkHostile, Limit: 5 * time.Minute, Short: true},
 		{Name: "netns", Run: checkNamespaces, Limit: 15 * time.Minute, Short: true},
 		{Name: "bench", Run: checkBench, Limit: 15 * time.Minute, Short: true},
+		{Name: "connections", Run: checkConnections, Limit: 5 * time.Minute},
+		{Name: "scale", Run: checkScale, Limit: time.Hour},
+		{Name: "memory", Run: checkMemory, Limit: time.Hour},
 		{Name: "scripts", Run: checkScripts, Limit: 3 * time.Hour},
 	}
 }

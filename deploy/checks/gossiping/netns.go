@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"os"
@@ -268,10 +267,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// drainBody reads what is left of an answer, so that its connection is used again.
-func drainBody(r io.ReadCloser) {
-	_, _ = io.Copy(io.Discard, r)
-	_ = r.Close()
 }

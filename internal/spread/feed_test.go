@@ -189,6 +189,21 @@ func TestRestartedEngineIsFollowed(t *testing.T) {
 	})
 }
 
+func TestRestartOfAnEngineWhileAPeerIsAwayNeedsNoPull(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		owner, peer := owning(w)
+		w.part(owner, peer)
+		owner.sources[0].restart(2)
+		owner.teller.Changed()
+		churn(owner, 5*time.Second) // its version is higher than that of the first life
+		w.meet(owner, peer)
+		await(t, "they agree", time.Second, func() bool { return peer.agrees(owner) })
+		if n := owner.get(&owner.pulled); n != 0 {
+			t.Errorf("%d pulls", n)
+		}
+	})
+}
+
 func TestChangeIsAnnouncedAtOnce(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		owner, peer := owning(w)

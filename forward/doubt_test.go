@@ -71,15 +71,21 @@ func TestLoadThatCannotBeTrueCostsNoAnswer(t *testing.T) {
 			if e := a.last(); w.Body.String() != (echoEngine{"b"}.answer()) || e.Outcome != outcomeOK || e.PromptTokens != 10 {
 				t.Errorf("%s: got %d %q, event %+v", tt.name, w.Code, w.Body, e)
 			}
-			if got := testutil.ToFloat64(a.metrics.doubts); got != float64(tt.lies) {
+			if got := testutil.ToFloat64(a.metrics.doubts.WithLabelValues(DoubtLoad)); got != float64(tt.lies) {
 				t.Errorf("%s: %v loads doubted, want %d", tt.name, got, tt.lies)
 			}
 			after, _ := a.View.Candidate("b/0", time.Now())
 			if after.Load.KVUsage != 0 || after.State != Fresh || tt.lies == 3 && after.Load.Seq != before.Load.Seq {
 				t.Errorf("%s: the view took %+v, state %v", tt.name, after.Load, after.State)
 			}
-			if n := strings.Count(log.String(), "load not believed"); n != 1 || !strings.Contains(log.String(), "agent=b engine=b/0") {
+			if after.Known {
+				t.Errorf("%s: the load counts as known", tt.name)
+			}
+			if n := strings.Count(log.String(), `msg="not believed" agent=b engine=b/0 what="load out of range"`); n != 1 {
 				t.Errorf("%s: warned %d times, want once, with the names: %s", tt.name, n, log)
+			}
+			if d := a.Doubts(); len(d) != 1 || d[0].Agent != "b" || d[0].Engine != "b/0" || d[0].What != DoubtLoad || d[0].Count != tt.lies {
+				t.Errorf("%s: doubts %+v", tt.name, d)
 			}
 		})
 	}
@@ -111,18 +117,94 @@ func TestLoadOfAFailureIsTaken(t *testing.T) {
 	})
 }
 
-func TestDoubtIsNamedOnceAMinuteForAFewEngines(t *testing.T) {
-	var d doubted
-	now := time.Unix(1000, 0)
-	for i := range maxDoubted {
-		if id := engine.MakeID("b", fmt.Sprint(i)); !d.first(id, now) || d.first(id, now.Add(doubtGap-1)) {
-			t.Fatalf("%s: want the first, and none within the gap", id)
+func TestDoubtedLoadIsUnknownUntilOneIsTrue(t *testing.T) {
+	m := newMemMesh(t, "a", "b")
+	g, now := m.agents["a"], time.Now()
+	at := func(r Report) Candidate {
+		r.Period = time.Second
+		g.Hear("b", r, now)
+		c, _ := g.View.Candidate("b/0", now)
+		return c
+	}
+	before := at(Report{Loads: []EngineLoad{{"0", engine.Load{Seq: 1 << 50, InFlight: 9, Flags: engine.Full}}}})
+	if !before.Known || before.Eligible() {
+		t.Fatalf("at first: %+v", before)
+	}
+	doubt := Report{Doubts: []EngineDoubt{{"0", engine.ErrImplausible}}}
+	for range 2 {
+		if c := at(doubt); c.Known || c.Load.InFlight != 0 || !c.Eligible() || c.State != Fresh {
+			t.Errorf("doubted: %+v, want it unknown", c)
 		}
 	}
-	if d.first("b/new", now.Add(doubtGap-1)) || len(d.at) != maxDoubted {
-		t.Errorf("one more than is remembered was named: %d", len(d.at))
+	if c := at(Report{Loads: []EngineLoad{{"0", engine.Load{Seq: 1<<50 - 1, InFlight: 8}}}}); c.Known {
+		t.Errorf("an older load came: %+v, want it unknown still", c)
 	}
-	if !d.first("b/0", now.Add(doubtGap)) || len(d.at) != 1 {
-		t.Errorf("after the gap: not named again, or %d are remembered", len(d.at))
+	if c := at(Report{Loads: []EngineLoad{{"0", engine.Load{Seq: 1<<50 + 1, InFlight: 3}}}}); !c.Known || c.Load.InFlight != 3 {
+		t.Errorf("a newer load came: %+v, want it known", c)
+	}
+}
+
+func TestDoubtIsNamedOnceAMinute(t *testing.T) {
+	var d doubts
+	now := time.Unix(1000, 0)
+	for i, tt := range []struct {
+		engine engine.ID
+		what   string
+		after  time.Duration
+		warn   bool
+	}{
+		{"b/0", DoubtLoad, 0, true},
+		{"b/0", DoubtLoad, doubtGap - 1, false},
+		{"b/1", DoubtLoad, doubtGap - 1, true},
+		{"b/0", DoubtDigest, doubtGap - 1, true},
+		{"", DoubtGeometry, doubtGap - 1, true},
+		{"b/0", DoubtLoad, doubtGap, true},
+		{"b/0", DoubtLoad, doubtGap + 1, false},
+	} {
+		if got := d.note("b", tt.engine, tt.what, now.Add(tt.after)); got != tt.warn {
+			t.Errorf("%d: %s of %q after %v: warned %t, want %t", i, tt.what, tt.engine, tt.after, got, tt.warn)
+		}
+	}
+	last := d.list[len(d.list)-1]
+	if len(d.list) != 4 || last.Count != 4 || last.Engine != "b/0" || last.What != DoubtLoad || !last.Last.Equal(now.Add(doubtGap+1)) {
+		t.Errorf("remembered %+v, want four, the last one told four times", d.list)
+	}
+}
+
+func TestOneAgentTakesFewPlacesAmongTheDoubts(t *testing.T) {
+	var d doubts
+	now := time.Unix(1000, 0)
+	d.note("honest", "honest/0", DoubtLoad, now)
+	warnings := 0
+	for i := range 1000 {
+		if d.note("liar", engine.MakeID("liar", fmt.Sprint(i)), DoubtLoad, now) {
+			warnings++
+		}
+	}
+	last := d.list[len(d.list)-1]
+	if len(d.list) != 1+maxDoubtsOf+1 || warnings != maxDoubtsOf+1 || last.Engine != "" || last.Count != 1000-maxDoubtsOf {
+		t.Errorf("%d are remembered, %d times warned, last %+v", len(d.list), warnings, last)
+	}
+}
+
+func TestDoubtsBeyondTheBoundForgetTheOldestWithoutMoreWarnings(t *testing.T) {
+	var d doubts
+	now := time.Unix(1000, 0)
+	note := func(from, to int, now time.Time) (warnings int) {
+		for i := from; i < to; i++ {
+			if agent := fmt.Sprint(i); d.note(agent, engine.MakeID(agent, "0"), DoubtLoad, now) {
+				warnings++
+			}
+		}
+		return warnings
+	}
+	if n := note(0, maxDoubts, now); n != maxDoubts {
+		t.Errorf("warned of %d, want each", n)
+	}
+	if n := note(maxDoubts, maxDoubts+10, now.Add(doubtGap-1)); n != 0 || len(d.list) != maxDoubts || d.list[0].Agent != "10" {
+		t.Errorf("beyond the bound: warned of %d, %d remembered, the oldest %+v", n, len(d.list), d.list[0])
+	}
+	if n := note(maxDoubts+10, maxDoubts+20, now.Add(doubtGap)); n != 10 {
+		t.Errorf("in place of quiet ones: warned of %d, want each", n)
 	}
 }

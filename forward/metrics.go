@@ -16,7 +16,7 @@ type metrics struct {
 	attempts  *prometheus.CounterVec
 	decisions *prometheus.CounterVec
 	probes    *prometheus.CounterVec
-	doubts    prometheus.Counter
+	doubts    *prometheus.CounterVec
 	ttft      *prometheus.HistogramVec
 	decision  prometheus.Histogram
 	overlap   prometheus.Histogram
@@ -54,10 +54,8 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		decisions: counter("decisions_total", "Decisions by class of the policy and reason: prefix, load, cold, short, hash, only. "+
 			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "class", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
-		doubts: f.NewCounter(prometheus.CounterOpts{
-			Namespace: ns, Subsystem: sub, Name: "implausible_loads_total",
-			Help: "Loads told by peers that cannot be true, and count as unknown. Worry about any: an agent is broken or lies. The log names it.",
-		}),
+		doubts: counter("doubts_total", "What peers told and cannot be true, so that it counts as unknown. "+
+			"Worry about any: an agent is broken, lies, or is of another version. Status and the log name it.", "what"),
 		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
 			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
 		decision: f.NewHistogram(histogram("decision_duration_seconds", "Time for keys, overlap and choice, without probes. "+

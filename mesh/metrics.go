@@ -22,7 +22,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		peersDesc: prometheus.NewDesc("kvmesh_mesh_peers", "Known peers by their state.", []string{"state"}, nil),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvmesh_mesh_dropped_total",
-			Help: "Messages, datagrams, streams, packets and states that were dropped, by reason.",
+			Help: "Datagrams, streams, packets and states that were dropped, by reason.",
 		}, []string{"reason"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvmesh_mesh_refused_total",
@@ -48,6 +48,8 @@ func (m *metrics) unregister() {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.peersDesc
+	ch <- wireBytes
+	ch <- wirePackets
 	m.dropped.Describe(ch)
 	m.refused.Describe(ch)
 	m.carried.Describe(ch)
@@ -59,6 +61,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		for s, n := range mesh.countPeers() {
 			ch <- prometheus.MustNewConstMetric(m.peersDesc, prometheus.GaugeValue, float64(n), s.String())
 		}
+		mesh.collectTraffic(ch)
 	}
 	m.dropped.Collect(ch)
 	m.refused.Collect(ch)

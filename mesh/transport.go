@@ -67,6 +67,7 @@ func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, e
 	}
 	_, out := t.m.metrics.bytes("packet")
 	out.Add(float64(len(b)))
+	t.m.traffic.gossipOut(to, len(b))
 	return time.Now(), nil
 }
 
@@ -89,6 +90,7 @@ func (t *transport) readPackets() {
 			continue
 		}
 		in.Add(float64(n))
+		t.m.traffic.gossipIn(from, n)
 		p := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: time.Now()}
 		select {
 		case t.packets <- p:
@@ -127,7 +129,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	_ = s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for messages
+	_ = s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for all it does
 	return s, nil
 }
 

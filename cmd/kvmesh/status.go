@@ -11,18 +11,18 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/node"
 )
 
 type statusCmd struct {
-	Addr      string `arg:"" help:"Address of the agent's debug server; 127.0.0.1:7083 by default." default:"127.0.0.1:7083"`
-	TokenFile string `help:"File with the debug server's token, when it has one." placeholder:"FILE"`
-	JSON      bool   `name:"json" help:"Print what the agent answers instead of tables."`
+	debugClient
+	JSON bool `name:"json" help:"Print what the agent answers instead of tables."`
 }
 
 // Run asks an agent how it sees the mesh and prints that.
 func (c *statusCmd) Run(ctx context.Context) error {
-	body, err := c.fetch(ctx)
+	body, err := c.ask(ctx, http.MethodGet, "/debug/mesh.json", answerTimeout)
 	if err != nil {
 		return err
 	}
@@ -36,32 +36,6 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	}
 	printStatus(os.Stdout, &s)
 	return nil
-}
-
-func (c *statusCmd) fetch(ctx context.Context) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+strings.TrimPrefix(c.Addr, "http://")+"/debug/mesh.json", nil)
-	if err != nil {
-		return nil, err
-	}
-	if c.TokenFile != "" {
-		token, err := secret(c.TokenFile)
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no agent answers at %s: %w", c.Addr, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", c.Addr, resp.Status, strings.TrimSpace(string(body)))
-	}
-	return body, err
 }
 
 func printStatus(out io.Writer, s *node.Status) {
@@ -83,6 +57,8 @@ func printStatus(out io.Writer, s *node.Status) {
 		fmt.Fprintf(w, "%s\t%s\t%t\t%s\t%.2fms\n", a.Name, a.State, a.Connected, a.Address, a.RTTMillis)
 	}
 	w.Flush()
+	fmt.Fprintln(out)
+	printGossipKeys(out, s.GossipKeys)
 	for _, r := range s.Refusals {
 		who := "refused"
 		if r.ByPeer {
@@ -90,9 +66,20 @@ func printStatus(out io.Writer, s *node.Status) {
 		}
 		fmt.Fprintf(out, "\n%s %s %s, %d times, last %s: %s\n", who, r.Peer, r.Addr, r.Count, r.Time.Format(time.TimeOnly), r.Reason)
 	}
+	for _, d := range s.Doubts {
+		fmt.Fprintf(out, "\nnot believed: agent %s%s: %s, %d times, last %s\n", d.Agent, ofEngine(d.Engine), d.What, d.Count, d.Last.Format(time.TimeOnly))
+	}
 	for _, n := range s.Notes {
 		fmt.Fprintf(out, "\nnote: %s\n", n)
 	}
+}
+
+// ofEngine names the engine that a doubt is about, if it is about one.
+func ofEngine(id engine.ID) string {
+	if id == "" {
+		return ""
+	}
+	return ", engine " + string(id)
 }
 
 // age is the time since something was heard, or a dash when nothing was.

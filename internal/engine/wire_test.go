@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,7 +14,7 @@ import (
 func exampleEngine() Engine {
 	return Engine{
 		ID: "agent/gpu0", Kind: KindVLLM, Generation: 1 << 50, BlockTokens: 16, CapacityTokens: 2_048_000, MaxRunning: 128,
-		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true,
+		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true, Zone: "rack é 7",
 		Models: []Model{
 			{Name: "m", Aliases: []string{"a", "b"}, MaxContext: 131072, Layout: 0xffff, HasLayout: true}, {Name: "adapter"},
 		},
@@ -41,8 +42,8 @@ func TestLoadOfAnEngineFitsItsShareOfAHeartbeat(t *testing.T) {
 		Seq: math.MaxUint64, QueuedSeconds: 600, InFlight: 4096, Waiting: 4096, KVUsage: 1, PrefillRate: 1e6, BytesPerToken: 16,
 		AcceptRate: 1000, BusyShare: 1, PrefillFixed: 10, PrefillBend: 1e-4, RequestCost: 0.1, Flags: Full,
 	}
-	if n := len(AppendLoad(nil, l)); n > 64 {
-		t.Errorf("a load takes %d bytes, want at most 64", n)
+	if n := len(AppendLoad(AppendString(nil, "engine0"), l)); n > 64 {
+		t.Errorf("an engine takes %d bytes, want at most 64", n)
 	}
 }
 
@@ -100,31 +101,45 @@ func TestScaleIsToldInSteps(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoResidencyOrEvidenceIsRefused(t *testing.T) {
-	e := Engine{ID: "agent/e"}
-	good := AppendEngine(nil, &e)
-	const first = 1 + 1 + 1 + 4 // name, kind, and four numbers of a byte each
+func TestBytesThatStandForWordsAndShares(t *testing.T) {
+	const first = 1 + 2 + 1 + 4 // length, name, kind, and four numbers of a byte each
 	for name, tt := range map[string]struct {
-		at int
-		v  byte
-		ok bool
+		at   int
+		v    byte
+		want Engine
+		ok   bool
 	}{
-		"residency":          {first, byte(numResidencies) - 1, true},
-		"another residency":  {first, byte(numResidencies), false},
-		"evidence":           {first + 1, byte(numEvidences) - 1, true},
-		"another evidence":   {first + 1, byte(numEvidences), false},
-		"whole scale":        {first + 2, scaleSteps, true},
-		"scale above one":    {first + 2, scaleSteps + 1, false},
-		"unstable":           {first + 3, 1, true},
-		"unstable otherwise": {first + 3, 2, true},
+		"residency":               {first, byte(ResidencyEvents), Engine{Residency: ResidencyEvents}, true},
+		"a later one's residency": {first, byte(numResidencies), Engine{Residency: ResidencyMirror}, true},
+		"evidence":                {first + 1, byte(EvidenceUsage), Engine{Evidence: EvidenceUsage}, true},
+		"a later one's evidence":  {first + 1, 255, Engine{Evidence: EvidenceNone}, true},
+		"whole scale":             {first + 2, scaleSteps, Engine{Scale: 1}, true},
+		"scale above one":         {first + 2, scaleSteps + 1, Engine{}, false},
+		"unstable":                {first + 3, 1, Engine{Unstable: true}, true},
+		"unstable otherwise":      {first + 3, 2, Engine{Unstable: true}, true},
 	} {
-		b := bytes.Clone(good)
+		b := AppendEngine(nil, &Engine{ID: "agent/e"})
 		b[tt.at] = tt.v
-		got, _, err := ParseEngine(b, "agent")
-		if (err == nil) != tt.ok {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		if tt.ok {
+			tt.want.ID = "agent/e"
 		}
-		_, _ = got.Residency.String(), got.Evidence.String() // have a word for what was read
+		got, _, err := ParseEngine(b, "agent")
+		if diff := cmp.Diff(tt.want, got); diff != "" || (err == nil) != tt.ok {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+func TestZoneIsAShortName(t *testing.T) {
+	for zone, ok := range map[string]bool{
+		"": true, "eu-west-1a": true, strings.Repeat("z", MaxZone): true, strings.Repeat("z", MaxZone+1): false, "a\nb": false, "\xff": false,
+	} {
+		e := exampleEngine()
+		e.Zone = zone
+		got, _, err := ParseEngine(AppendEngine(nil, &e), "agent")
+		if (err == nil) != ok || (CheckZone(zone) == nil) != ok || ok && got.Zone != zone {
+			t.Errorf("%q: got %q, %v, check %v", zone, got.Zone, err, CheckZone(zone))
+		}
 	}
 }
 
@@ -138,16 +153,79 @@ func TestNoPeerNamesTheEnginesOfAnother(t *testing.T) {
 
 func TestEveryTruncationIsAnError(t *testing.T) {
 	e := exampleEngine()
-	for _, full := range [][]byte{AppendEngine(nil, &e), AppendLoad(nil, Load{Seq: 1 << 40, InFlight: 300})} {
-		for n := range full {
-			_, _, engineErr := ParseEngine(full[:n], "agent")
-			_, _, loadErr := ParseLoad(full[:n])
-			if bytes.Equal(full, AppendEngine(nil, &e)) && !errors.Is(engineErr, ErrTruncated) {
-				t.Errorf("engine of %d of %d bytes: %v", n, len(full), engineErr)
-			} else if n < 13 && !errors.Is(loadErr, ErrTruncated) {
-				t.Errorf("load of %d bytes: no error", n)
-			}
+	full := AppendEngine(nil, &e)
+	for n := range full {
+		if _, _, err := ParseEngine(full[:n], "agent"); !errors.Is(err, ErrTruncated) {
+			t.Errorf("engine of %d of %d bytes: %v", n, len(full), err)
 		}
+	}
+	full = AppendLoad(nil, Load{Seq: 1 << 40, InFlight: 300})
+	for n := range full {
+		if _, _, err := ParseLoad(full[:n]); !errors.Is(err, ErrTruncated) {
+			t.Errorf("load of %d of %d bytes: %v", n, len(full), err)
+		}
+	}
+}
+
+// withLength returns the element whose fields are body.
+func withLength(body []byte) []byte {
+	return AppendElement(nil, func(b []byte) []byte { return append(b, body...) })
+}
+
+// fieldsOf returns the fields of an element.
+func fieldsOf(element []byte) []byte { return NewReader(element).Element().Rest() }
+
+func TestFieldsOfALaterVersionAreSkipped(t *testing.T) {
+	for _, later := range []string{"x", strings.Repeat("long ", 100)} {
+		load := Load{Seq: 7, InFlight: 3, RequestCost: 0.05}
+		l, rest, err := ParseLoad(append(withLength(append(fieldsOf(AppendLoad(nil, load)), later...)), "rest"...))
+		if err != nil || l != load || string(rest) != "rest" {
+			t.Errorf("load: %+v, rest %q, %v", l, rest, err)
+		}
+		want := exampleEngine()
+		want.Models = []Model{{Name: "m"}}
+		plain := AppendEngine(nil, &want)
+		e, rest, err := ParseEngine(append(withLength(append(fieldsOf(plain), later...)), "rest"...), "agent")
+		if diff := cmp.Diff(want, e); err != nil || diff != "" || string(rest) != "rest" {
+			t.Errorf("engine: %v, rest %q, (-want +got):\n%s", err, rest, diff)
+		}
+		model := appendModel(nil, &want.Models[0])
+		longer := bytes.Replace(fieldsOf(plain), model, withLength(append(fieldsOf(model), later...)), 1)
+		e, _, err = ParseEngine(withLength(longer), "agent")
+		if diff := cmp.Diff(want, e); err != nil || diff != "" {
+			t.Errorf("model: %v (-want +got):\n%s", err, diff)
+		}
+	}
+}
+
+func TestWhatAnEarlierVersionDoesNotTellIsZero(t *testing.T) {
+	known := Load{Seq: 7, Flags: Full, QueuedSeconds: 1.5, InFlight: 3, Waiting: 2, KVUsage: 0.5}
+	whole := known
+	whole.PrefillRate, whole.BytesPerToken, whole.AcceptRate, whole.BusyShare = 9000, 4, 1, 0.5
+	whole.PrefillFixed, whole.PrefillBend, whole.RequestCost = 0.01, 1e-9, 0.05
+	fields := fieldsOf(AppendLoad(nil, whole))
+	const needed = 1 + 1 + 3 + 1 + 1 + 2
+	if l, rest, err := ParseLoad(append(withLength(fields[:needed]), "rest"...)); err != nil || l != known || string(rest) != "rest" {
+		t.Errorf("load: %+v, rest %q, %v; want %+v", l, rest, err, known)
+	}
+	want := exampleEngine()
+	fields = fieldsOf(AppendEngine(nil, &want))
+	fields = fields[:len(fields)-1-len(want.Zone)]
+	want.Zone = ""
+	e, rest, err := ParseEngine(append(withLength(fields), "rest"...), "agent")
+	if diff := cmp.Diff(want, e); err != nil || diff != "" || string(rest) != "rest" {
+		t.Errorf("engine without zone: %v, rest %q, (-want +got):\n%s", err, rest, diff)
+	}
+}
+
+func TestLoadThatEndsEarlyIsRefused(t *testing.T) {
+	fields := fieldsOf(AppendLoad(nil, Load{Seq: 7, KVUsage: 0.5, PrefillRate: 9000}))
+	const needed = 1 + 1 + 1 + 1 + 1 + 2
+	if l, _, err := ParseLoad(withLength(fields[:needed-2])); !errors.Is(err, ErrTruncated) {
+		t.Errorf("load without KV usage: %+v, %v", l, err)
+	}
+	if l, _, err := ParseLoad(withLength(fields[:needed+1])); !errors.Is(err, ErrTruncated) {
+		t.Errorf("load cut inside its rate: %+v, %v", l, err)
 	}
 }
 

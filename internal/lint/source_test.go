@@ -193,7 +193,7 @@ func isTestingVar(x ast.Expr) bool {
 
 var (
 	metricLike = regexp.MustCompile(`^kvmesh_[A-Za-z0-9_]*$`)
-	metricName = regexp.MustCompile(`^kvmesh_(build|cachestate|engineagent|forward|mesh|node|workload)_[a-z0-9]+(_[a-z0-9]+)*$`)
+	metricName = regexp.MustCompile(`^kvmesh_(build|cachestate|engineagent|forward|mesh|node|spread|workload)_[a-z0-9]+(_[a-z0-9]+)*$`)
 )
 
 // metricNames looks at whole names only; a name put together from parts is seen by the test that gathers a registry.

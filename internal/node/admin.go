@@ -32,6 +32,8 @@ func (n *Node) debugMux() http.Handler {
 	mux.Handle("GET /metrics", n.guard(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})))
 	mux.Handle("GET /debug/mesh.json", n.guard(jsonOf(func() any { return n.Status() })))
 	mux.Handle("POST /debug/residency", n.guard(http.HandlerFunc(n.residency)))
+	mux.Handle("GET /debug/gossip-key", n.guard(http.HandlerFunc(n.listGossipKeys)))
+	mux.Handle("POST /debug/gossip-key", n.guard(http.NewCrossOriginProtection().Handler(http.HandlerFunc(n.rotateGossipKey))))
 	mux.Handle("GET /debug/decisions.json", n.guard(jsonOf(func() any { return n.recorder.Events() })))
 	mux.Handle("GET /debug/", n.guard(http.StripPrefix("/debug/", http.FileServerFS(subFS(page, "page")))))
 	mux.Handle("GET /{$}", http.RedirectHandler("/debug/", http.StatusFound))
@@ -94,16 +96,6 @@ func answer(w http.ResponseWriter, ok bool, good, bad string) {
 
 func (n *Node) registerMetrics() {
 	f := promauto.With(n.registry)
-	n.metrics = metrics{
-		badMessages: f.NewCounter(prometheus.CounterOpts{
-			Name: "kvmesh_node_bad_messages_total",
-			Help: "Messages of peers that could not be read. Worry when it grows: a peer is broken, or of a version that cannot be mixed with this one.",
-		}),
-		pulls: f.NewCounter(prometheus.CounterOpts{
-			Name: "kvmesh_node_digest_pulls_total",
-			Help: "Digests pulled because deltas were missed. Worry when it grows with the mesh at rest.",
-		}),
-	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kvmesh_node_peer_streams",
 		Help: "Requests of peers being served on the engines beside this agent.",

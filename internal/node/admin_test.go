@@ -13,6 +13,8 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/engineagent"
+	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // metric is the value of a counter or gauge without labels.
@@ -161,7 +163,9 @@ func nulls(path string, v any) []string {
 func TestPagesHoldNoNulls(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		idle := r.node(r.config("idle", "e"))
-		busy, _ := r.run(r.config("busy", "e"))
+		config := r.config("busy", "e")
+		config.Forward.Zone = "west"
+		busy, _ := r.run(config)
 		peer := r.config("peer")
 		peer.Mesh.Join = []string{busy.QUICAddr()}
 		other, _ := r.run(peer)
@@ -182,10 +186,26 @@ func TestPagesHoldNoNulls(t *testing.T) {
 		if err := json.Unmarshal(get(other.debugMux(), "/debug/mesh.json", nil).Body.Bytes(), &s); err != nil {
 			t.Fatal(err)
 		}
-		if len(s.Agents) != 2 || len(s.Engines) != 1 || s.Engines[0].Engine != "busy/e" || !slices.Equal(s.Engines[0].Models, []string{"m"}) {
+		if len(s.Agents) != 2 || len(s.Engines) != 1 || s.Engines[0].Engine != "busy/e" || !slices.Equal(s.Engines[0].Models, []string{"m"}) || s.Engines[0].Zone != "west" {
 			t.Errorf("status of the peer: %+v", s)
 		}
 	})
+}
+
+func TestStatusNamesWhoIsNotBelieved(t *testing.T) {
+	r := newRig(t)
+	n := r.node(r.config("a"))
+	n.ingress.Doubt("b", "b/e", forward.DoubtLoad, engine.ErrImplausible)
+	var s Status
+	if err := json.Unmarshal(get(n.debugMux(), "/debug/mesh.json", nil).Body.Bytes(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Doubts) != 1 || s.Doubts[0].Agent != "b" || s.Doubts[0].Engine != "b/e" || s.Doubts[0].What != forward.DoubtLoad || s.Doubts[0].Count != 1 {
+		t.Errorf("doubts %+v", s.Doubts)
+	}
+	if page := get(n.debugMux(), "/debug/", nil).Body.String(); !strings.Contains(page, "mesh.doubts") {
+		t.Error("the page does not show doubts")
+	}
 }
 
 func TestMetricsAreClean(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvmesh/kvmesh/engineagent"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/spread"
 	"github.com/kvmesh/kvmesh/mesh"
 )
 
@@ -34,6 +35,10 @@ type Config struct {
 	Listen       func(network, addr string) (net.Listener, error) // nil: net.Listen
 	Transport    http.RoundTripper                                // to engines, for requests; nil: a pool of TCP connections
 	PollEngines  http.RoundTripper                                // to engines, for polls; nil: as Transport
+
+	// Source returns what peers are told of an engine beside this agent, in place of the engine agent that it is given; nil
+	// changes nothing.
+	Source func(engineAgent spread.Source) spread.Source
 }
 
 // EngineConfig is one engine beside the agent.
@@ -77,7 +82,7 @@ func (c *Config) Validate() error {
 	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
 	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a token", c.Debug)
 	check(c.DrainTimeout >= 0, "DrainTimeout", "(%v) must not be negative", c.DrainTimeout)
-	check(len(c.Engines) <= maxEngines, "Engines", "(%d) must be at most %d", len(c.Engines), maxEngines)
+	check(len(c.Engines) <= spread.MaxEngines, "Engines", "(%d) must be at most %d", len(c.Engines), spread.MaxEngines)
 	names := map[string]bool{}
 	for _, e := range c.Engines {
 		field := fmt.Sprintf("Engine %q:", e.Name)

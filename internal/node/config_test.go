@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvmesh/kvmesh/internal/spread"
 )
 
 func TestEveryViolationNamesItsField(t *testing.T) {
@@ -55,7 +57,7 @@ func TestEveryViolationNamesItsField(t *testing.T) {
 			engine(func(*EngineConfig) {})(c)
 			engine(func(*EngineConfig) {})(c)
 		}, `Engine "e": is there twice`},
-		{"too many engines", func(c *Config) { c.Engines = make([]EngineConfig, maxEngines+1) }, "Engines "},
+		{"too many engines", func(c *Config) { c.Engines = make([]EngineConfig, spread.MaxEngines+1) }, "Engines "},
 	}
 	r := newRig(t)
 	all := r.config("a")

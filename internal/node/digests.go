@@ -8,42 +8,33 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/spread"
 )
 
 // DigestStatus is the digest of one engine in one tier.
 type DigestStatus struct {
-	Tier    string  `json:"tier"`
-	Version uint64  `json:"version"`
-	Keys    int     `json:"keys"` // as its owner counts them
-	Fill    float64 `json:"fill"`
-	Age     float64 `json:"age_s"` // since its last message; negative for engines beside this agent, whose digests come in none
+	Tier     string  `json:"tier"`
+	Version  uint64  `json:"version"`
+	Checksum string  `json:"checksum"` // of the bits, in hexadecimal: the same wherever the digest is
+	Keys     int     `json:"keys"`     // as its owner counts them
+	Fill     float64 `json:"fill"`
+	Age      float64 `json:"age_s"` // since it was last known to be its owner's last; negative for engines beside this agent
 }
 
 // digests returns the digests of an engine that are here, the fastest tier's first.
-func (n *Node) digests(id engine.ID, ages map[digestID]time.Duration) []DigestStatus {
+func (n *Node) digests(id engine.ID, ages map[spread.DigestID]time.Duration) []DigestStatus {
 	out := []DigestStatus{}
 	for t := cachestate.TierGPU; t.Valid(); t++ {
-		v, ok := n.have(digestID{id, t})
+		v, ok := n.listener.Have(spread.DigestID{Engine: id, Tier: t})
 		if !ok {
 			continue
 		}
 		index := n.index.Tier(t)
-		s := DigestStatus{Tier: t.String(), Version: v.Number, Keys: index.Keys(id), Fill: index.Fill(id), Age: -1}
-		if age, heard := ages[digestID{id, t}]; heard {
+		s := DigestStatus{Tier: t.String(), Version: v.Number, Checksum: fmt.Sprintf("%016x", v.Checksum), Keys: index.Keys(id), Fill: index.Fill(id), Age: -1}
+		if age, heard := ages[spread.DigestID{Engine: id, Tier: t}]; heard {
 			s.Age = age.Seconds()
 		}
 		out = append(out, s)
-	}
-	return out
-}
-
-// digestAges returns the time since each digest's last message.
-func (n *Node) digestAges(now time.Time) map[digestID]time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	out := make(map[digestID]time.Duration, len(n.digestAt))
-	for id, at := range n.digestAt {
-		out[id] = now.Sub(at)
 	}
 	return out
 }
@@ -104,12 +95,13 @@ func (c *digestCollector) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for id, age := range c.n.digestAges(time.Now()) {
-		if _, here := c.n.have(id); here {
-			send(digestAge, age.Seconds(), string(id.engine), id.tier.String())
+	for id, age := range c.n.listener.DigestAges(time.Now()) {
+		if _, here := c.n.listener.Have(id); here {
+			send(digestAge, age.Seconds(), string(id.Engine), id.Tier.String())
 		}
 	}
-	for _, e := range c.n.engines() {
+	for _, a := range c.n.agentsOf {
+		e := a.Engine()
 		id := string(e.ID)
 		for _, d := range c.n.digests(e.ID, nil) {
 			send(digestKeys, float64(d.Keys), id, d.Tier)

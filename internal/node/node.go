@@ -3,7 +3,7 @@
 // between the packages: digests and loads from the engine agents to the peers, and what peers say into the view.
 //
 // New builds, Run runs until its context ends, and then stops in order: not ready, engines cordoned, streams finish,
-// leave, close. The lock of a Node guards its maps and is held over no call into another package.
+// leave, close. When a part fails it closes at once and does not say that it leaves.
 package node
 
 import (
@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/kvmesh/kvmesh/engineagent"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/spread"
 	"github.com/kvmesh/kvmesh/mesh"
 )
 
@@ -33,12 +33,13 @@ type Node struct {
 	config   Config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	metrics  metrics
 	start    time.Time
 
 	mesh     *mesh.Mesh
 	index    *cachestate.Tiers
 	view     *forward.View
+	teller   *spread.Teller
+	listener *spread.Listener
 	ingress  *forward.Ingress
 	recorder *forward.Recorder
 	agentsOf []*engineagent.Agent // in order of the config
@@ -46,36 +47,8 @@ type Node struct {
 	http     net.Listener
 	debug    net.Listener // nil without a debug server
 
-	ctx          context.Context // of what outlives a call: greetings and pulls
-	cancel       context.CancelFunc
-	tasks        sync.WaitGroup // goroutines that end with ctx
-	stateChanged chan struct{}  // an engine's load changed state
-	described    chan struct{}  // an engine's description changed
-	serving      atomic.Int64   // request streams of peers
-	period       atomic.Int64   // of heartbeats now; a time.Duration
-	announced    atomic.Uint64  // number of the last announcement
-	draining     atomic.Bool
-
-	mu       sync.Mutex
-	lives    map[string]life        // by agent: the life of it that is known
-	pulling  map[digestID]bool      // digests being pulled
-	digestAt map[digestID]time.Time // when the last message of a digest came
-}
-
-// digestID names one digest of the mesh.
-type digestID struct {
-	engine engine.ID
-	tier   cachestate.Tier
-}
-
-// life is one life of a peer's process, and the number of the last announcement from it.
-type life struct {
-	instance, announced uint64
-}
-
-type metrics struct {
-	badMessages prometheus.Counter
-	pulls       prometheus.Counter
+	serving  atomic.Int64 // request streams of peers
+	draining atomic.Bool
 }
 
 // New opens the agent's sockets and puts it together. A Node that is never run must be closed.
@@ -93,14 +66,10 @@ func New(c Config) (*Node, error) {
 		config: c, log: c.Logger.With("agent", c.Mesh.Name), registry: prometheus.NewRegistry(), start: time.Now(),
 		index:    cachestate.NewTiers(cachestate.DefaultGeometry()),
 		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
-		stateChanged: make(chan struct{}, 1), described: make(chan struct{}, 1),
-		lives: map[string]life{}, pulling: map[digestID]bool{}, digestAt: map[digestID]time.Time{},
 	}
-	n.period.Store(int64(heartbeatPeriod(1)))
-	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.view = forward.NewView(c.Mesh.Name, n.index)
 	n.registerMetrics()
-	for _, build := range []func() error{n.buildEngines, n.buildMesh, n.buildIngress, n.listen} {
+	for _, build := range []func() error{n.buildEngines, n.buildMesh, n.buildIngress, n.buildSpread, n.listen} {
 		if err := build(); err != nil {
 			return nil, errors.Join(err, n.Close())
 		}
@@ -110,9 +79,10 @@ func New(c Config) (*Node, error) {
 
 // Close releases the sockets of a Node that is not run.
 func (n *Node) Close() error {
-	n.cancel()
-	n.tasks.Wait()
 	var errs []error
+	if n.listener != nil {
+		n.listener.Close()
+	}
 	if n.mesh != nil {
 		errs = append(errs, n.mesh.Close())
 	}
@@ -136,8 +106,8 @@ func (n *Node) buildEngines() error {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
 			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep,
-			Rank: rankName(e.Rank), Geometry: cachestate.DefaultGeometry(), Events: e.Events,
-			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
+			Rank: rankName(e.Rank), Zone: n.config.Forward.Zone, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
+			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry, Now: n.config.Mesh.Now,
 		})
 		if err != nil {
 			return fmt.Errorf("engine %s: %w", e.Name, err)
@@ -158,7 +128,7 @@ func rankName(rank *int) string {
 
 func (n *Node) buildMesh() error {
 	c := n.config.Mesh
-	c.Peers, c.Streams, c.Messages, c.State = n, n, n, n
+	c.Peers, c.Streams, c.Datagrams, c.State = n, n, n, n
 	c.Logger, c.Registerer = n.config.Logger.With("component", "mesh"), n.registry
 	var err error
 	n.mesh, err = mesh.New(c)
@@ -179,6 +149,28 @@ func (n *Node) buildIngress() error {
 	var err error
 	n.ingress, err = forward.New(c)
 	return err
+}
+
+// buildSpread comes after the mesh, which calls nothing of it before it runs.
+func (n *Node) buildSpread() error {
+	var sources []spread.Source
+	for _, a := range n.agentsOf {
+		var s spread.Source = a
+		if n.config.Source != nil {
+			s = n.config.Source(s)
+		}
+		sources = append(sources, s)
+	}
+	log := n.log.With("component", "spread")
+	n.teller = spread.NewTeller(spread.TellerConfig{
+		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Scheme: n.config.Forward.Scheme, Sources: sources,
+		Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Logger: log,
+	})
+	n.listener = spread.NewListener(spread.ListenerConfig{
+		Self: n.config.Mesh.Name, Scheme: n.config.Forward.Scheme, Carrier: carrier{n.mesh}, View: n.view, Index: n.index,
+		Hear: n.ingress.Hear, Doubt: n.ingress.Doubt, Logger: log, Registerer: n.registry,
+	})
+	return nil
 }
 
 func (n *Node) listen() error {
@@ -218,20 +210,22 @@ func (n *Node) Run(ctx context.Context) error {
 		g.Go(func() error { return a.Run(run) })
 		g.Go(func() error { return n.watchEngine(run, a.Changed()) })
 	}
-	n.view.Announce(n.config.Mesh.Name, n.engines(), time.Now())
+	n.teller.AnnounceToSelf()
 	servers := n.servers()
 	for _, s := range servers {
 		g.Go(s.serve)
 	}
 	g.Go(func() error { return n.mesh.Run(run) })
-	g.Go(func() error { return n.beat(run) })
-	g.Go(func() error { return n.publish(run) })
+	g.Go(func() error { return n.teller.Run(run) })
 	g.Go(func() error { return n.watch(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
 	select {
 	case <-ctx.Done():
 		n.drain(servers[0])
 	case <-run.Done():
+	}
+	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see
+		n.leave()
 	}
 	err := n.stop(servers)
 	stop()
@@ -249,7 +243,7 @@ func (n *Node) drain(ingress server) {
 	for _, a := range n.agentsOf {
 		a.SetCordoned(true)
 	}
-	notify(n.stateChanged)
+	n.teller.Changed()
 	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
 	defer cancel()
@@ -275,12 +269,15 @@ const cutGrace = 200 * time.Millisecond
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second
 
-func (n *Node) stop(servers []server) error {
-	n.draining.Store(true)
-	err := n.mesh.Leave(leaveTimeout)
-	if err != nil {
+// leave says farewell to the mesh: its agents do not wait for this one to come back.
+func (n *Node) leave() {
+	if err := n.mesh.Leave(leaveTimeout); err != nil {
 		n.log.Warn("peers were not told", "err", err)
 	}
+}
+
+func (n *Node) stop(servers []server) error {
+	n.draining.Store(true)
 	n.ingress.Cut()
 	var errs []error
 	for _, s := range servers {
@@ -331,6 +328,36 @@ func (n *Node) servers() []server {
 		out = append(out, server{base(n.debugMux()), n.debug})
 	}
 	return out
+}
+
+// watch keeps the view's clock.
+func (n *Node) watch(ctx context.Context) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	minute := time.NewTicker(time.Minute)
+	defer minute.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			n.view.Tick(now)
+		case <-minute.C:
+			n.forget()
+		}
+	}
+}
+
+// watchEngine passes an engine's changes on to those who tell them.
+func (n *Node) watchEngine(ctx context.Context, changed <-chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			n.teller.Changed()
+		}
+	}
 }
 
 // Ready reports whether the agent can serve some model, through the mesh or its own engine, and knows the mesh.

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -163,7 +162,7 @@ func TestSlowerTierTravelsApart(t *testing.T) {
 				t.Errorf("%s shows digests %v", n.config.Mesh.Name, tiers)
 			}
 			for _, d := range s.Digests {
-				if d.Version == 0 || d.Fill == 0 || (d.Age < 0) != (n == owner) || d.Age > 1 {
+				if d.Version == 0 || d.Fill == 0 || d.Checksum != checksum(owner, id, d.Tier) || (d.Age < 0) != (n == owner) || d.Age > 1 {
 					t.Errorf("%s shows %+v", n.config.Mesh.Name, d)
 				}
 			}
@@ -176,6 +175,16 @@ func TestSlowerTierTravelsApart(t *testing.T) {
 			})
 		}
 	})
+}
+
+// checksum is what the owner of an engine would have peers believe.
+func checksum(owner *Node, id engine.ID, tier string) string {
+	for _, d := range owner.agentsOf[0].Digests() {
+		if d.Engine == id && d.Tier.String() == tier {
+			return fmt.Sprintf("%016x", d.Checksum)
+		}
+	}
+	return ""
 }
 
 func tiersOf(digests []DigestStatus) []string {
@@ -215,7 +224,7 @@ func TestVersionVectorNamesEveryTier(t *testing.T) {
 		e.offload(hostBlocks / 2)
 		await(t, "half of the prompt is on the host", 5*time.Second, func() bool { return leading(peer, id) == cachestate.Held{5, 9} })
 		state := owner.LocalState()
-		pulls := func() float64 { return metric(t, peer, "kvmesh_node_digest_pulls_total") }
+		pulls := func() float64 { return metric(t, peer, "kvmesh_spread_digest_pulls_total") }
 		was := pulls()
 		peer.MergeState(state)
 		if now := pulls(); now != was {
@@ -228,34 +237,6 @@ func TestVersionVectorNamesEveryTier(t *testing.T) {
 		}
 		await(t, "both were pulled", 100*time.Millisecond, func() bool { return leading(peer, id) == cachestate.Held{5, 9} })
 	})
-}
-
-func TestVersionVectorOfAnotherLifeIsNoReasonToPull(t *testing.T) {
-	r := newRig(t)
-	engines, digests, _ := good(t, r)
-	n := r.node(r.config("hearer"))
-	n.Message("sender", engines)
-	n.Message("sender", digests)
-	have, _ := n.have(digestID{"sender/e", cachestate.TierGPU})
-	for name, tt := range map[string]struct {
-		id     digestID
-		gen    engine.Generation
-		number uint64
-		want   bool
-	}{
-		"same":             {digestID{"sender/e", cachestate.TierGPU}, have.Generation, have.Number, false},
-		"newer":            {digestID{"sender/e", cachestate.TierGPU}, have.Generation, have.Number + 1, true},
-		"another tier":     {digestID{"sender/e", cachestate.TierCPU}, have.Generation, 1, true},
-		"no tier":          {digestID{"sender/e", 3}, have.Generation, 1, false},
-		"earlier life":     {digestID{"sender/e", cachestate.TierGPU}, have.Generation - 1, have.Number + 1, false},
-		"a life to come":   {digestID{"sender/e", cachestate.TierGPU}, have.Generation + 1, have.Number + 1, false},
-		"unknown engine":   {digestID{"sender/x", cachestate.TierGPU}, have.Generation, 1, false},
-		"an engine of his": {digestID{"hearer/e", cachestate.TierGPU}, have.Generation, 1, false},
-	} {
-		if got := n.behind(tt.id, tt.gen, tt.number); got != tt.want {
-			t.Errorf("%s: behind %t", name, got)
-		}
-	}
 }
 
 func TestWrongDigestIsReplacedWhole(t *testing.T) {
@@ -272,24 +253,6 @@ func TestWrongDigestIsReplacedWhole(t *testing.T) {
 			t.Fatalf("got %v", got)
 		}
 		await(t, "the right one is back", 3*time.Second, func() bool { v, _ := peer.index.Have(id); return v == want })
-	})
-}
-
-func TestAnotherDigestThanAskedForIsNotTaken(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		a, err := New(r.config("a", "e", "f"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.byName["e"], a.byName["f"] = a.byName["f"], a.byName["e"] // it mixes up what it is asked for
-		r.start(a)
-		config := r.config("b")
-		config.Mesh.Join = []string{a.QUICAddr()}
-		b, _ := r.run(config)
-		await(t, "b knows a", 10*time.Second, b.Ready)
-		if err := b.pullNow(digestID{engine.MakeID("a", "e"), cachestate.TierGPU}); !errors.Is(err, errOther) {
-			t.Errorf("got %v", err)
-		}
 	})
 }
 

@@ -1,6 +1,9 @@
 // Package spread carries what an agent knows of its engines to all other agents: announcements and digests over one
 // long-lived stream a peer and direction (a feed), loads in datagrams. It knows neither the mesh nor the engine agents:
 // whole agents, the scale model and tests hand it their own Carrier and Sources.
+//
+// A Teller tells, a Listener hears; an agent has one of each. Both are safe for concurrent use. Their locks are held over
+// no call to a Carrier; Teller.publishing is held over calls to Sources and taken before Teller.mu.
 package spread
 
 import (
@@ -29,13 +32,13 @@ type Source interface {
 
 // Carrier reaches the connected peers. Its methods are safe for concurrent use.
 type Carrier interface {
-	// Connected returns the names of the peers that can be reached now.
-	Connected() []string
+	// Agents returns the number of agents that can be reached now, this one included.
+	Agents() int
 	// OpenFeed opens the stream on which this agent tells a peer about its engines.
 	OpenFeed(ctx context.Context, peer string) (Stream, error)
 	// OpenPull opens a stream on which this agent asks a peer for a digest.
 	OpenPull(ctx context.Context, peer string) (Stream, error)
-	// SendDatagram sends a datagram that may be lost.
+	// SendDatagram sends a datagram that may be lost. It keeps b.
 	SendDatagram(peer string, b []byte) error
 }
 

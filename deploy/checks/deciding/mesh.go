@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
@@ -53,7 +54,7 @@ func checkMesh(ctx context.Context, h *check.Harness) error {
 	h.Figures.AtMost("mesh_ttft_mean_ratio_off", math.Abs(ratio/wanted-1), meshBound,
 		"of kvmesh to round robin: real %.3f (%.3f and %.3f s of a clock that is %d times faster), simulated %.3f (%.3f and %.3f s)",
 		ratio, k.Mean, r.Mean, meshSpeedUp, wanted, routed.Mean, plain.Mean)
-	h.Figures.Zero("mesh_errors", float64(k.Errors+r.Errors), "of %d requests through the mesh and %d by round robin", k.Requests, r.Requests)
+	h.Figures.Zero("mesh_errors", float64(k.Errors+r.Errors), "%d of %d requests through the mesh and %d of %d by round robin", k.Errors, k.Requests, r.Errors, r.Requests)
 	return nil
 }
 
@@ -66,7 +67,7 @@ func replay(ctx context.Context, h *check.Harness) (legs map[string]demoLeg, err
 	trace := all[0].args[len(all[0].args)-1]
 	out, err := check.Command{Dir: h.Root, Args: []string{
 		h.Bin, "demo", "--json", "--replay", meshTime, "--trace", trace, "--engines", strconv.Itoa(meshEngines), "--speed-up", strconv.Itoa(meshSpeedUp),
-	}}.Run(ctx)
+	}, Progress: os.Stderr}.Run(ctx)
 	if err != nil {
 		return nil, err
 	}

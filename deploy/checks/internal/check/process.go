@@ -106,6 +106,8 @@ type Command struct {
 	Args []string // the first is the program
 	Env  []string // added to the environment
 	Log  string   // file that keeps its whole output; "" for none
+	// Progress also gets what it says on standard error, as it says it; nil for nothing.
+	Progress io.Writer
 	// Group gives a process in the background a group of its own, so that its children end with it. Others end with this
 	// program, as a terminal ends all that it started.
 	Group bool
@@ -119,6 +121,9 @@ func (c Command) Run(ctx context.Context) (stdout string, err error) {
 	var all sharedBuffer
 	cmd.Dir, cmd.Env = c.Dir, append(cleanEnv(), c.Env...)
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &all), &all
+	if c.Progress != nil {
+		cmd.Stderr = io.MultiWriter(&all, c.Progress)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second

@@ -53,12 +53,18 @@ func TestStandbysBecomeVoters(t *testing.T) {
 }
 
 func TestALostVoterIsReplaced(t *testing.T) {
+	for name, choose := range map[string]func(*cluster) string{"a follower": (*cluster).follower, "the leader": (*cluster).leader} {
+		t.Run(name, func(t *testing.T) { replaceVoter(t, choose) })
+	}
+}
+
+func replaceVoter(t *testing.T, choose func(*cluster) string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.found(3)
 		c.add("s1", 0)
 		c.propose("v1", "1", "a")
-		dead := c.follower()
+		dead := choose(c)
 		c.killAgent(dead)
 		time.Sleep(5 * time.Minute)
 		// The standby takes its place at once, and the dead one goes later: until then it may come back.
@@ -72,6 +78,8 @@ func TestALostVoterIsReplaced(t *testing.T) {
 		c.start(dead)
 		c.propose(dead, "2", "b")
 		c.await(5*time.Second, "the state at who came back", func() bool { return c.everywhere("b") })
+		c.propose(dead, "3", "c") // raft's leader may send heartbeats still, without entries
+		c.await(5*time.Second, "the next state at who came back", func() bool { return c.everywhere("c") })
 		c.await(5*time.Second, "role of a standby at who came back", func() bool { return c.group(dead).Status().Role == RoleStandby })
 	})
 }

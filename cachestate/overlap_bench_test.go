@@ -3,8 +3,11 @@ package cachestate
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // meshOf returns an index of n engines with digests of 6,000 keys and a prompt of so many keys. As in LIBRARIES 3.3,
@@ -60,38 +63,118 @@ func BenchmarkOverlapSpread(b *testing.B) {
 	}
 }
 
+// toggles returns two deltas of an engine that the index knows, which turn so many bits over and back. Their versions are for
+// the caller to fill in.
+func toggles(x *Index, id engine.ID, seed uint64, flips int) (on, off Delta) {
+	slot, _ := x.Slot(id)
+	have, _ := x.Have(id)
+	c, r := x.table.Load().column(slot), rand.New(rand.NewPCG(seed, 7))
+	on = Delta{Engine: id, Generation: have.Generation, Geometry: x.geometry, Checksum: have.Checksum}
+	chosen := map[uint32]bool{}
+	for len(chosen) < flips {
+		at := r.Uint32N(x.geometry.Bits)
+		switch {
+		case chosen[at]:
+		case c.get(at) && len(on.Clear) < flips/2:
+			on.Clear, chosen[at] = append(on.Clear, at), true
+			on.Checksum -= mixLocation(at)
+		case !c.get(at) && len(on.Set) < flips-flips/2:
+			on.Set, chosen[at] = append(on.Set, at), true
+			on.Checksum += mixLocation(at)
+		}
+	}
+	on.Set, on.Clear = sorted(on.Set), sorted(on.Clear)
+	off = on
+	off.Set, off.Clear, off.Checksum = on.Clear, on.Set, have.Checksum
+	return on, off
+}
+
+// toggler applies the toggles of one engine in turns.
+type toggler struct {
+	number uint64 // version that the index has
+	deltas [2]Delta
+}
+
+func newToggler(x *Index, id engine.ID, seed uint64, flips int) *toggler {
+	have, _ := x.Have(id)
+	t := &toggler{number: have.Number}
+	t.deltas[have.Number%2], t.deltas[1-have.Number%2] = toggles(x, id, seed, flips)
+	return t
+}
+
+func (t *toggler) apply(x *Index) Outcome {
+	d := &t.deltas[t.number%2]
+	d.From, d.To = t.number, t.number+1
+	t.number++
+	return x.Apply(d)
+}
+
 func BenchmarkApply100Flips(b *testing.B) {
 	for _, engines := range []int{64, 1024} {
 		b.Run(fmt.Sprintf("engines=%d", engines), func(b *testing.B) {
 			x, _ := meshOf(engines, 250)
-			have, _ := x.Have(engineName(1))
-			on := Delta{Engine: engineName(1), Generation: 1, Geometry: DefaultGeometry(), Set: randomBits(1, 100), Clear: randomBits(2, 400)}
-			c := x.table.Load().column(1)
-			on.Set = slices.DeleteFunc(on.Set, c.get)[:50]
-			on.Clear = slices.DeleteFunc(on.Clear, func(at uint32) bool { return !c.get(at) })[:50]
-			off := on
-			off.Set, off.Clear = on.Clear, on.Set
-			on.Checksum, off.Checksum = have.Checksum, have.Checksum
-			for _, at := range on.Set {
-				on.Checksum += mixLocation(at)
-			}
-			for _, at := range on.Clear {
-				on.Checksum -= mixLocation(at)
-			}
-			number := have.Number
+			t := newToggler(x, engineName(1), 1, 100)
 			b.ReportAllocs()
 			for b.Loop() {
-				d := &on
-				if number%2 == 0 {
-					d = &off
-				}
-				d.From, d.To = number, number+1
-				if got := x.Apply(d); got != Applied {
+				if got := t.apply(x); got != Applied {
 					b.Fatal(got)
 				}
-				number++
 			}
 		})
+	}
+}
+
+// BenchmarkOverlapUnderDeltas is what requests wait for: overlap while the digests of all engines change by 100 keys a
+// second, told once a digest period.
+func BenchmarkOverlapUnderDeltas(b *testing.B) {
+	const keys = 250
+	for _, mesh := range []struct {
+		engines, flips int // of a delta: half of the keys come, half go
+		period         time.Duration
+	}{
+		{64, 410, time.Second},
+		{1024, 1900, 5 * time.Second},
+	} {
+		r := rand.New(rand.NewPCG(5, 6))
+		usual, prompt := meshOf(mesh.engines, keys)
+		spread, _ := meshWith(mesh.engines, keys, func(int) int { return r.IntN(keys) })
+		for _, shape := range []struct {
+			name  string
+			index *Index
+		}{{"usual", usual}, {"spread", spread}} {
+			b.Run(fmt.Sprintf("engines=%d/%s", mesh.engines, shape.name), func(b *testing.B) {
+				defer applyAll(b, shape.index, mesh.engines, mesh.flips, mesh.period)()
+				benchmarkOverlap(b, shape.index, prompt)
+			})
+		}
+	}
+}
+
+// applyAll applies a delta of every engine each period, evenly spread, until stop is called.
+func applyAll(b *testing.B, x *Index, engines, flips int, period time.Duration) (stop func()) {
+	all := make([]*toggler, engines)
+	for i := range all {
+		all[i] = newToggler(x, engineName(i), uint64(i), flips)
+	}
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		tick := time.NewTicker(period / time.Duration(engines))
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				if got := all[i%engines].apply(x); got != Applied {
+					b.Errorf("delta %d: %v", i, got)
+				}
+			}
+		}
+	})
+	return func() {
+		close(done)
+		group.Wait()
 	}
 }
 

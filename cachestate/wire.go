@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
-
-// wireVersion is the first byte of an encoded delta.
-const wireVersion = 1
 
 // The bodies of an encoded delta.
 const (
@@ -26,7 +24,14 @@ const maxName = 256
 // AppendDelta appends the wire form of d; DESIGN.md draws it. The name of the engine's owner is not in it: the carrier
 // of the message vouches for its sender. A whole digest is written as a list or as words, whichever is shorter.
 func AppendDelta(b []byte, d *Delta) []byte {
-	b = append(b, wireVersion)
+	start := len(b)
+	b = appendFields(b, d)
+	var size [binary.MaxVarintLen64]byte
+	n := binary.PutUvarint(size[:], uint64(len(b)-start))
+	return slices.Insert(b, start, size[:n]...)
+}
+
+func appendFields(b []byte, d *Delta) []byte {
 	b = engine.AppendString(b, d.Engine.Name())
 	b = append(b, byte(d.Tier))
 	b = binary.AppendUvarint(b, uint64(d.Generation))
@@ -55,28 +60,41 @@ func appendBody(b []byte, d *Delta) []byte {
 	return b
 }
 
-// ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b. The
-// geometry g of the mesh must be valid. A delta of another one is an error before its body is looked at, so that at most 32
-// times what was given is allocated, and for a whole digest g.Bits/8 bytes.
+// ErrGeometry is returned for a delta of another geometry than the mesh's.
+var ErrGeometry = errors.New("digest of another geometry")
+
+// ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b. Fields
+// that a newer version writes behind those known here are skipped. The geometry g of the mesh must be valid. A delta of another
+// one is an ErrGeometry before its body is looked at, so that at most 32 times what was given is allocated, and for a whole
+// digest g.Bits/8 bytes; of it alone the engine and the bytes after it are returned.
 func ParseDelta(b []byte, owner string, g Geometry) (d Delta, rest []byte, err error) {
 	r := engine.NewReader(b)
-	if v := r.Byte(); r.Err() == nil && v != wireVersion {
-		return Delta{}, nil, fmt.Errorf("parse delta: unknown wire version %d", v)
+	fields := r.Bytes(math.MaxInt32)
+	if err = r.Err(); err == nil {
+		d, err = parseFields(fields, owner, g)
 	}
-	body := parseHead(r, &d, owner)
-	if err = r.Err(); err == nil && d.Geometry != g {
-		err = fmt.Errorf("a digest of %d bits and %d hashes in a mesh of %d and %d", d.Geometry.Bits, d.Geometry.Hashes, g.Bits, g.Hashes)
-	}
-	if err == nil {
-		err = parseBody(r, &d, body)
-	}
-	if err == nil {
-		err = d.validate()
+	if errors.Is(err, ErrGeometry) {
+		return Delta{Engine: d.Engine}, r.Rest(), fmt.Errorf("parse delta: %w", err)
 	}
 	if err != nil {
 		return Delta{}, nil, fmt.Errorf("parse delta: %w", err)
 	}
 	return d, r.Rest(), nil
+}
+
+func parseFields(b []byte, owner string, g Geometry) (d Delta, err error) {
+	r := engine.NewReader(b)
+	body := parseHead(r, &d, owner)
+	if err = r.Err(); err != nil {
+		return d, err
+	}
+	if d.Geometry != g {
+		return d, fmt.Errorf("%w: %d bits and %d hashes in a mesh of %d and %d", ErrGeometry, d.Geometry.Bits, d.Geometry.Hashes, g.Bits, g.Hashes)
+	}
+	if err = parseBody(r, &d, body); err != nil {
+		return d, err
+	}
+	return d, d.validate()
 }
 
 // parseHead reads what stands before the body, and the body's kind.

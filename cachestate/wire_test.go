@@ -1,6 +1,8 @@
 package cachestate
 
 import (
+	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -68,7 +70,7 @@ func TestDeltaRoundTripOfRandomLists(t *testing.T) {
 		body := listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
 		d.Set, d.Clear = nil, nil
 		empty := listBytes(nil, d.Geometry.Bits) * 2
-		if head := len(AppendDelta(nil, &d)) - empty; len(b) != head+body {
+		if head := len(appendFields(nil, &d)) - empty; len(b) != uvarintBytes(uint64(head+body))+head+body {
 			t.Fatalf("got %d bytes, predicted %d + %d", len(b), head, body)
 		}
 	})
@@ -91,12 +93,14 @@ func TestParseDeltaRefuses(t *testing.T) {
 		return AppendDelta(nil, &d)
 	}
 	good := change(func(*Delta) {})
+	fields := fieldsOf(t, good)
 	tests := map[string]struct {
 		b    []byte
 		want string
 	}{
 		"nothing":          {nil, "truncated"},
-		"another version":  {[]byte{9}, "unknown wire version"},
+		"nothing but size": {[]byte{0}, "truncated"},
+		"size of a liar":   {binary.AppendUvarint(nil, math.MaxUint64), "above the limit"},
 		"unknown tier":     {change(func(d *Delta) { d.Tier = 7 }), "unknown tier7"},
 		"no hashes":        {change(func(d *Delta) { d.Geometry.Hashes = 0 }), "and 0 hashes in a mesh"},
 		"huge digest":      {change(func(d *Delta) { d.Geometry.Bits = 1 << 31 }), "2147483648 bits"},
@@ -105,11 +109,12 @@ func TestParseDeltaRefuses(t *testing.T) {
 		"twice":            {change(func(d *Delta) { d.Clear = []uint32{500} }), "both set and cleared"},
 		"beyond the end":   {change(func(d *Delta) { d.Set[3] = d.Geometry.Bits }), "beyond"},
 		"cut":              {good[:len(good)-1], "truncated"},
-		"codes cut":        {slices.Concat(good[:len(good)-6], []byte{4}, good[len(good)-5:len(good)-1]), "codes do not fit"},
-		"words cut":        {append(headOf(good), bodyWords, 1, 2, 3), "truncated"},
-		"unknown body":     {append(headOf(good), 9), "unknown body"},
-		"count of a liar":  {append(headOf(good), bodyList, 0x80, 0x80, 0x04, 0, 1, 0), "codes do not fit"},
-		"unary to the end": {append(headOf(good), bodyList, 1, 0, 2, 0xff, 0xff), "codes do not fit"},
+		"cut inside":       {sized(fields[:len(fields)-1]), "truncated"},
+		"codes cut":        {sized(fields[:len(fields)-6], []byte{4}, fields[len(fields)-5:len(fields)-1]), "codes do not fit"},
+		"words cut":        {sized(headOf(fields), []byte{bodyWords, 1, 2, 3}), "truncated"},
+		"unknown body":     {sized(headOf(fields), []byte{9}), "unknown body"},
+		"count of a liar":  {sized(headOf(fields), []byte{bodyList, 0x80, 0x80, 0x04, 0, 1, 0}), "codes do not fit"},
+		"unary to the end": {sized(headOf(fields), []byte{bodyList, 1, 0, 2, 0xff, 0xff}), "codes do not fit"},
 	}
 	for name, tt := range tests {
 		_, _, err := ParseDelta(tt.b, "owner", DefaultGeometry())
@@ -117,6 +122,36 @@ func TestParseDeltaRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", name, err, tt.want)
 		}
 	}
+}
+
+// A newer version says more behind what is known here.
+func TestFieldsOfANewerVersionAreSkipped(t *testing.T) {
+	d := sampleDelta()
+	newer := sized(fieldsOf(t, AppendDelta(nil, &d)), []byte("more"))
+	got, rest, err := ParseDelta(append(newer, "rest"...), "owner", d.Geometry)
+	if err != nil || string(rest) != "rest" {
+		t.Errorf("got rest %q, error %v", rest, err)
+	}
+	if diff := cmp.Diff(d, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// sized puts the size of the fields in front of them.
+func sized(fields ...[]byte) []byte {
+	b := slices.Concat(fields...)
+	return append(binary.AppendUvarint(nil, uint64(len(b))), b...)
+}
+
+// fieldsOf returns an encoded delta without its size.
+func fieldsOf(t *testing.T, b []byte) []byte {
+	t.Helper()
+	r := engine.NewReader(b)
+	fields := r.Bytes(math.MaxInt32)
+	if r.Err() != nil || len(r.Rest()) > 0 {
+		t.Fatalf("got %d bytes behind the delta, error %v", len(r.Rest()), r.Err())
+	}
+	return slices.Clone(fields)
 }
 
 // Thirty bytes could otherwise claim the largest digest there is, many times in one message.
@@ -136,11 +171,11 @@ func TestForeignGeometryIsRefusedBeforeTheBody(t *testing.T) {
 	}
 }
 
-// headOf returns what stands before the body of the encoded sampleDelta.
-func headOf(b []byte) []byte {
+// headOf returns what stands before the body in the fields of the encoded sampleDelta.
+func headOf(fields []byte) []byte {
 	d := sampleDelta()
 	body := 1 + listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
-	return append([]byte(nil), b[:len(b)-body]...)
+	return fields[:len(fields)-body]
 }
 
 // DESIGN.md claims this size: at the default geometry, 30 keys that come and 30 that go flip about 250 bits.
@@ -170,7 +205,7 @@ func TestDeltaOfASecondIsShort(t *testing.T) {
 // geometryOf returns the geometry that an encoded delta states.
 func geometryOf(b []byte) Geometry {
 	var d Delta
-	parseHead(engine.NewReader(b[min(1, len(b)):]), &d, "owner")
+	parseHead(engine.NewReader(engine.NewReader(b).Bytes(math.MaxInt32)), &d, "owner")
 	return d.Geometry
 }
 

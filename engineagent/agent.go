@@ -21,7 +21,9 @@ type Agent struct {
 	changed chan struct{}
 	wake    chan struct{} // asks Run for a poll at once
 
-	mu         sync.Mutex // guards the following fields
+	book *lockedBook
+
+	mu         sync.Mutex // guards the following fields. Taken before that of the book
 	engine     engine.Engine
 	reuses     bool // false when the engine says that it keeps no prefix cache
 	reports    bool // SGLang with --enable-cache-report: usage without cached tokens means none
@@ -29,11 +31,9 @@ type Agent struct {
 	alive      context.Context // of requests on the engine
 	kill       context.CancelCauseFunc
 	outage     chan struct{} // closed when the engine goes down; another one when it is up again
-	alarm      *time.Timer   // of book.Wake; nil before it was needed
 	step       int           // tokens of one prefill step; 0 when the engine does not say
 	ranks      int           // data-parallel ranks that prefill side by side; 0 when unknown
-	book       *book.Book
-	asked      bool // a request was ever booked
+	asked      bool          // a request was ever booked
 	density    *cachestate.Density
 	evidence   evidence
 	cache      *cache
@@ -46,14 +46,6 @@ type Agent struct {
 	capability capability
 	teaching   teaching
 	offPath    offPath
-	announced  news
-}
-
-// news is what peers should hear of at once.
-type news struct {
-	flags       engine.Flags
-	empty       bool
-	description int // counts changes of engine
 }
 
 // New returns an Agent that does nothing until Run. The engine counts as down until it has answered.
@@ -71,18 +63,22 @@ func New(cfg Config) (*Agent, error) {
 		engine: engine.Engine{
 			ID: cfg.ID, Kind: cfg.Kind, Generation: nextGeneration(0, now),
 			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning, Residency: engine.ResidencyMirror, Scale: 1,
+			Zone: cfg.Zone,
 		},
-		book:     book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), ShortestFirst: true}, now),
 		reuses:   true,
 		density:  cachestate.NewDensity(),
 		evidence: evidence{scale: 1, first: 1, trust: 1},
 	}
-	a.book.SetDown(true)
-	a.book.SetWindow(a.windowLocked())
-	a.book.SetGeneration(a.engine.Generation)
+	b := book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), Window: a.windowLocked(), ShortestFirst: true}, now)
+	b.SetDown(true)
+	b.SetGeneration(a.engine.Generation)
+	a.book = &lockedBook{
+		now: cfg.Now, book: b, notify: a.notify,
+		handed: func(waited time.Duration) { a.metrics.wait.Observe(waited.Seconds()) },
+	}
+	a.book.told = a.book.news()
 	a.alive, a.kill = context.WithCancelCause(context.Background())
 	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked(), nil)
-	a.announced = news{flags: a.book.Flags(), empty: true}
 	a.metrics = newInstruments(a)
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(a.metrics); err != nil {
@@ -138,10 +134,7 @@ func (a *Agent) Changed() <-chan struct{} { return a.changed }
 
 // SetCordoned refuses new requests, or admits them again. Running ones go on.
 func (a *Agent) SetCordoned(on bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.book.SetDraining(on)
-	a.announceLocked()
+	a.book.update(func(b *book.Book) { b.SetDraining(on) })
 }
 
 // NoteUnreachable says that a connection for a request was refused or reset. The next poll comes at once and decides.
@@ -184,26 +177,7 @@ func (a *Agent) DeltasSince(t cachestate.Tier, version uint64) (d cachestate.Del
 	return a.cache.digests[t].Since(version)
 }
 
-// announceLocked tells the receiver of Changed when there is news.
-func (a *Agent) announceLocked() {
-	now := news{flags: a.book.Flags(), empty: a.book.InFlight() == 0, description: a.announced.description}
-	leftEmpty := a.announced.empty && !now.empty
-	told := a.announced
-	a.announced = now
-	if leftEmpty { // a first request is no news: it came through this agent or counts in the next heartbeat
-		told.empty = false
-	}
-	if now != told {
-		a.notify()
-	}
-}
-
-// describedLocked says that a.engine changed.
-func (a *Agent) describedLocked() {
-	a.announced.description++
-	a.notify()
-}
-
+// notify tells the receiver of Changed that there is news.
 func (a *Agent) notify() {
 	select {
 	case a.changed <- struct{}{}:

@@ -39,7 +39,7 @@ type Booking struct {
 
 	turn       chan struct{}     // closed when it may go to the engine
 	outage     <-chan struct{}   // closed when the engine goes down
-	entry      book.Entry        // guarded by agent.mu
+	entry      book.Entry        // guarded by agent.book's lock
 	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
 	lessons    lessons           // what its answer is to teach. Guarded by agent.mu
 	expected   overlap
@@ -68,45 +68,51 @@ type Outcome struct {
 }
 
 // Admit books the request or refuses it, in one step with the look at the counters: of many that arrive at once, each
-// sees those before it. The Load is the one after the step. The error is a *Refused.
+// sees those before it. The Load is the one after the step. The error is a *Refused. A refusal waits for nothing; who is
+// accepted waits for a lesson or an event that is taken in, because those change what the request is expected to cost.
 func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
+	ask := book.Ask{Generation: ad.Generation, QueuedAtProbe: ad.QueuedAtProbe, Second: ad.Second}
+	if reason, load := a.book.refusal(ask); reason != "" {
+		return a.refuse(reason, load)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.cfg.Now()
-	ask := book.Ask{Generation: ad.Generation, QueuedAtProbe: ad.QueuedAtProbe, Second: ad.Second}
-	if reason := a.book.Refusal(ask, now); reason != "" {
-		a.metrics.refusals.WithLabelValues(string(reason)).Inc()
-		return nil, a.book.Load(now), &Refused{Reason: reason}
+	perToken := look(a.book, (*book.Book).BytesPerToken)
+	b := a.appraiseLocked(&ad, perToken)
+	reason, load := a.book.admit(ask, &b.entry, book.Work{Prompt: b.prompt, New: b.newTokens, Whole: !ad.Traits.Has(openai.TraitStream)})
+	if reason != "" {
+		return a.refuse(reason, load)
 	}
-	b := a.bookLocked(ad, now)
-	a.handOverLocked(now)
-	a.announceLocked()
-	return b, a.book.Load(now), nil
+	if b.withKeys && a.reuses && b.prompt <= a.longestLocked() {
+		b.lease = a.cache.start(ad.Prompt, perToken)
+	}
+	a.asked = true
+	a.offPath.give()
+	a.planLocked(b, &ad)
+	return b, load, nil
 }
 
-func (a *Agent) bookLocked(ad Admission, now time.Time) *Booking {
+func (a *Agent) refuse(reason book.Reason, load engine.Load) (*Booking, engine.Load, error) {
+	a.metrics.refusals.WithLabelValues(string(reason)).Inc()
+	return nil, load, &Refused{Reason: reason}
+}
+
+// appraiseLocked returns a booking with what the request is expected to cost. Nothing is booked yet.
+func (a *Agent) appraiseLocked(ad *Admission, perToken float64) *Booking {
 	b := &Booking{
-		agent: a, made: now, generation: a.engine.Generation, slack: a.slackLocked(), turn: make(chan struct{}), outage: a.outage,
+		agent: a, made: a.cfg.Now(), generation: a.engine.Generation, slack: a.slackLocked(), turn: make(chan struct{}), outage: a.outage,
 		many: ad.Traits.Has(openai.TraitMany),
 	}
-	perToken := a.book.BytesPerToken()
+	b.entry.Value = b
 	if ad.Prompt == nil {
 		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
 		b.newTokens = b.prompt
 	} else {
-		b.measure(ad.Prompt, a.expectLocked(&ad, perToken))
-		if a.reuses && b.prompt <= a.longestLocked() {
-			b.lease = a.cache.start(ad.Prompt, perToken)
-		}
+		b.measure(ad.Prompt, a.expectLocked(ad, perToken))
 	}
-	a.offPath.give()
-	a.planLocked(b, &ad)
 	if ad.Media {
 		b.bytes = 0
 	}
-	b.entry.Value = b
-	a.asked = true
-	a.book.Book(&b.entry, book.Work{Prompt: b.prompt, New: b.newTokens, Whole: !ad.Traits.Has(openai.TraitStream)}, now)
 	return b
 }
 
@@ -163,22 +169,22 @@ func (b *Booking) FirstContent() {
 	a := b.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !b.entry.Waiting() && !b.entry.Running() {
+	took, first, open := a.book.content(&b.entry)
+	if !open {
 		return
 	}
 	a.life.content()
-	if b.entry.Waiting() {
-		b.prefilledLocked(a.cfg.Now())
+	if first {
+		b.prefilledLocked(took)
 	}
 	if b.output++; b.lease != nil {
 		b.lease.Generated(b.output)
 	}
 }
 
-func (b *Booking) prefilledLocked(now time.Time) {
+func (b *Booking) prefilledLocked(took time.Duration) {
 	a := b.agent
-	b.took = a.book.Content(&b.entry, now)
-	a.handOverLocked(now)
+	b.took = took
 	if b.lease != nil {
 		b.lease.Prefilled()
 	}
@@ -187,7 +193,6 @@ func (b *Booking) prefilledLocked(now time.Time) {
 	} else {
 		a.evidence.window.foreign = true
 	}
-	a.announceLocked()
 }
 
 // Finish takes the request out of the counters and learns from its outcome. Calls after the first do nothing.
@@ -195,36 +200,27 @@ func (b *Booking) Finish(o Outcome) {
 	a := b.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.cfg.Now()
-	content := b.entry.Running()
-	if !a.book.End(&b.entry, now) {
+	content, ok := a.book.end(&b.entry, o.Failed)
+	if !ok {
 		return
 	}
-	a.handOverLocked(now)
 	a.metrics.requests.WithLabelValues(outcomeOf(content, o)).Inc()
-	switch {
-	case o.Failed:
-		a.book.Failed(now)
-	case content:
-		a.book.Answered()
-	}
 	b.noteUsageLocked(o)
 	o.Usage = b.plausibleLocked(o.Usage)
 	if content && o.HasUsage {
 		if o.Whole {
 			b.took = 0
 		}
-		a.learnLocked(b, o.Usage, now)
+		a.learnLocked(b, o.Usage, a.cfg.Now())
 	}
 	if content && !o.Failed {
-		a.book.LearnDecode(&b.entry, b.tokens(o))
+		a.book.update(func(k *book.Book) { k.LearnDecode(&b.entry, b.tokens(o)) })
 	}
 	if content {
 		b.answeredLocked(o.Usage.CompletionTokens)
 	}
 	b.settleLocked(content && !o.Failed && !o.Refused, o.Usage)
 	b.release(content, o)
-	a.announceLocked()
 }
 
 // plausibleLocked returns u with sizes that the request can have had: an engine that says more is broken, and must not

@@ -40,11 +40,11 @@ func TestRefusals(t *testing.T) {
 		}, Admission{}, ""},
 		{"memory in use and an answer that is no stream runs", func(t *testing.T, a *Agent) {
 			mustAdmit(t, a, Admission{})
-			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, a.mark())
+			a.noteReading(&reading{running: 1, kvUsage: 1}, engine.KindVLLM, a.book.mark())
 		}, Admission{QueuedAtProbe: -1}, ""},
 		{"full by memory that our own requests wait for", func(t *testing.T, a *Agent) {
 			mustAdmit(t, a, Admission{})
-			a.noteReading(&reading{waiting: 1, kvUsage: 1}, engine.KindVLLM, a.mark())
+			a.noteReading(&reading{waiting: 1, kvUsage: 1}, engine.KindVLLM, a.book.mark())
 		}, Admission{}, book.ReasonFull},
 		{"other generation", nil, Admission{Generation: 1}, book.ReasonGeneration},
 		{"other generation at the second owner", nil, Admission{Generation: 1, Second: true}, ""},

@@ -29,6 +29,9 @@ type Config struct {
 	// addressed to it. "" is the whole server: ranks that cannot be addressed are one engine.
 	Rank string
 
+	// Zone is where the engine stands, announced as it is: ingresses of the same zone prefer it to its equals.
+	Zone string
+
 	// CapacityTokens is the size of the KV cache; 0 asks the engine, and assumes DefaultCapacityTokens when it does not
 	// say. Too large predicts overlap that was evicted, until evidence corrects it; too small forgets what is there.
 	CapacityTokens int64
@@ -139,6 +142,9 @@ func (c *Config) Validate() error {
 	case "", engine.KindVLLM, engine.KindSGLang, engine.KindTRTLLM, engine.KindOther:
 	default:
 		errs = append(errs, fmt.Errorf("field Kind (%q) must be vllm, sglang, trtllm or other", c.Kind))
+	}
+	if err := engine.CheckZone(c.Zone); err != nil {
+		errs = append(errs, fmt.Errorf("field Zone (%q): %w", c.Zone, err))
 	}
 	if c.CapacityTokens < 0 || c.CapacityTokens > maxCapacityTokens {
 		errs = append(errs, fmt.Errorf("CapacityTokens (%d) must be from 0 to 2^50", c.CapacityTokens))

@@ -4,5 +4,6 @@
 // The package leaves the choice between engines to forward and the spreading of what it knows to mesh. Its Agent is
 // made by the composition root, one for each engine; Run is called once, everything else from any goroutine.
 //
-// An Agent has one lock, and no I/O happens under it. Values that leave it are copies or are never written again.
+// An Agent has two locks, and no I/O happens under them: its own, and then that of its book, which is never held for longer
+// than a look at the counters takes. Values that leave it are copies or are never written again.
 package engineagent

@@ -164,9 +164,20 @@ func (s *sink) Apply(rank int, events []cachestate.BlockEvent) {
 	if a.elsewhere(rank) {
 		return
 	}
+	a.metrics.events.Add(float64(len(events)))
+	for len(events) > eventsAtOnce {
+		a.apply(rank, events[:eventsAtOnce])
+		events = events[eventsAtOnce:]
+	}
+	a.apply(rank, events)
+}
+
+// eventsAtOnce bounds the events taken in under one hold of the lock: requests and answers wait for it.
+const eventsAtOnce = 16
+
+func (a *Agent) apply(rank int, events []cachestate.BlockEvent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.metrics.events.Add(float64(len(events)))
 	first := !a.events.heard
 	a.events.heard = true
 	for i := range events {

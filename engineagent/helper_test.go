@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -204,9 +205,7 @@ func mustAdmit(t testing.TB, a *Agent, ad Admission) *Booking {
 // wantIdle fails when anything is left in the counters, and when the load cannot be told to a peer.
 func wantIdle(t testing.TB, a *Agent) {
 	t.Helper()
-	a.mu.Lock()
-	a.book.Answered() // outlives the requests that failed
-	a.mu.Unlock()
+	a.book.update((*book.Book).Answered) // outlives the requests that failed
 	l := a.Load()
 	if l.InFlight != 0 || l.Waiting != 0 || l.QueuedSeconds != 0 {
 		t.Errorf("counters left: %+v", l)

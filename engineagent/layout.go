@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -318,9 +319,7 @@ func parseTokens(body []byte, most int) ([]uint32, error) {
 
 // idle reports whether no request is known to be on the engine.
 func (a *Agent) idle() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.book.InFlight() == 0
+	return look(a.book, (*book.Book).InFlight) == 0
 }
 
 // examine finds out what the engine can be asked for and how it renders conversations; a working engine is spared what

@@ -476,11 +476,11 @@ func TestEngineIsExaminedWhileItIsIdle(t *testing.T) {
 	})
 	cards := []card{{ID: "sim-model", OwnedBy: "vllm"}}
 	a.noteDescription(engine.KindVLLM, cards, serverInfo{})
-	a.noteReading(&reading{running: 1}, engine.KindVLLM, a.mark())
+	a.noteReading(&reading{running: 1}, engine.KindVLLM, a.book.mark())
 	if a.examine(t.Context()) || len(a.capability.chat) > 0 || a.layout.unstable {
 		t.Errorf("a working engine: capability %+v, layout %+v", a.capability, a.layout)
 	}
-	a.noteReading(&reading{}, engine.KindVLLM, a.mark())
+	a.noteReading(&reading{}, engine.KindVLLM, a.book.mark())
 	if !a.examine(t.Context()) || len(a.capability.chat) == 0 || !a.layout.unstable ||
 		!a.Engine().Models[0].HasLayout {
 		t.Errorf("an idle engine: capability %+v, layout %+v, engine %+v", a.capability, a.layout, a.Engine())

@@ -15,7 +15,7 @@ func (a *Agent) learnLocked(b *Booking, u openai.Usage, now time.Time) {
 	if prompt <= 0 {
 		return
 	}
-	a.book.LearnSize(b.bytes, prompt)
+	a.book.update(func(k *book.Book) { k.LearnSize(b.bytes, prompt) })
 	if b.bytes > 0 && b.tail != nil {
 		a.density.Learn(b.tail, prompt)
 	}
@@ -52,11 +52,13 @@ func (b *Booking) predicted(prompt int) int {
 // learnSpeedLocked takes the prefill of a prompt. Where the engine does not say how much of it was cached, the prediction
 // stands in, which only a prompt with keys has.
 func (a *Agent) learnSpeedLocked(b *Booking, prompt, cached int, known bool) {
-	switch {
-	case known || !a.reuses:
-		a.book.LearnPrefill(&b.entry, book.Work{Prompt: prompt, New: prompt - cached}, b.took, true)
-	case b.withKeys:
-		a.book.LearnPrefill(&b.entry, book.Work{Prompt: prompt, New: prompt - b.predicted(prompt)}, b.took, false)
+	sure := known || !a.reuses
+	if !sure {
+		cached = b.predicted(prompt)
+	}
+	if sure || b.withKeys {
+		w := book.Work{Prompt: prompt, New: prompt - cached}
+		a.book.update(func(k *book.Book) { k.LearnPrefill(&b.entry, w, b.took, sure) })
 	}
 }
 
@@ -96,7 +98,7 @@ func (a *Agent) learnCountersLocked(r *reading, now time.Time) {
 		return
 	}
 	w := &a.evidence.window
-	w.foreign = w.foreign || a.book.Foreign() > 0 // others' prompts
+	w.foreign = w.foreign || look(a.book, (*book.Book).Foreign) > 0 // others' prompts
 	p, cached, ok := w.close(r.hitTokens, now)
 	if !ok || a.evidence.source == engine.EvidenceUsage {
 		return

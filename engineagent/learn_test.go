@@ -266,7 +266,7 @@ func TestCountersAreEvidenceWhereAnswersCarryNone(t *testing.T) {
 			u := openai.Usage{PromptTokens: 20000}
 			read := func(hits float64) {
 				r := reading{hitTokens: hits, hasHits: true, running: tt.foreign}
-				a.noteReading(&r, engine.KindVLLM, a.mark())
+				a.noteReading(&r, engine.KindVLLM, a.book.mark())
 			}
 			serve(t, a, c, Admission{Prompt: prompt(1, 20, 0, 20)}, time.Second, u)
 			read(1000)
@@ -290,7 +290,7 @@ func TestOwnPromptWithoutKeysSpoilsTheCounters(t *testing.T) {
 	c := newClock()
 	a := upAgent(t, func(cfg *Config) { cfg.Now = c.Now; cfg.CapacityTokens = 1_000_000 })
 	read := func(hits float64) {
-		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.book.mark())
 		c.advance(counterPeriod)
 	}
 	u := openai.Usage{PromptTokens: 20000}
@@ -314,7 +314,7 @@ func TestEvidenceEndsWithWhatGaveIt(t *testing.T) {
 		}
 	}
 	read := func(hits float64) {
-		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
+		a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.book.mark())
 	}
 	told, silent := openai.Usage{PromptTokens: 20000, HasCached: true}, openai.Usage{PromptTokens: 20000}
 	ask(2, told)

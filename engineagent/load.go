@@ -3,21 +3,18 @@ package engineagent
 import (
 	"cmp"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// Load returns a new reading of what delays the next request.
+// Load returns a new reading of what delays the next request. It waits for no lesson and no event.
 func (a *Agent) Load() engine.Load {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.book.Load(a.cfg.Now())
+	return a.book.load()
 }
 
 // Booked returns the number of requests that are booked and not finished: 0 when nothing runs.
 func (a *Agent) Booked() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.book.Booked()
+	return look(a.book, (*book.Book).Booked)
 }
 
 // maxRunningOf returns how many requests may be in flight on an engine that says n, 0 for nothing.

@@ -23,13 +23,12 @@ func (a *Agent) hear(got answer) (up bool) {
 		a.changeStateLocked()
 	}
 	a.reviveLocked()
-	a.announceLocked()
 	return a.life.up
 }
 
 // changeStateLocked says that the engine went down or came up. Requests that were not handed to it are not to wait for it.
 func (a *Agent) changeStateLocked() {
-	a.book.SetDown(!a.life.up)
+	a.book.update(func(b *book.Book) { b.SetDown(!a.life.up) })
 	if a.life.up {
 		a.outage = make(chan struct{})
 	} else {
@@ -44,7 +43,7 @@ var errHung = errors.New("engine does not answer")
 func (a *Agent) reviveLocked() {
 	switch dead := a.alive.Err() != nil; {
 	case a.life.hung() && !dead:
-		a.log.Warn("engine hangs: its requests are given up", "in_flight", a.book.Booked())
+		a.log.Warn("engine hangs: its requests are given up", "in_flight", look(a.book, (*book.Book).Booked))
 		a.kill(errHung)
 	case !a.life.hung() && dead:
 		a.alive, a.kill = context.WithCancelCause(context.Background())
@@ -58,13 +57,6 @@ func (a *Agent) Alive() context.Context {
 	return a.alive
 }
 
-// mark is to be read before the engine is asked for its load.
-func (a *Agent) mark() book.Mark {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.book.Mark()
-}
-
 // noteReading takes what the engine says of itself. asked is the mark of when it was asked. It returns whether the reading
 // shows a restart.
 func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (restarted bool) {
@@ -73,13 +65,11 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (rest
 	if restarted = a.life.read(r); restarted {
 		a.restartLocked("its metrics began again")
 	}
-	a.book.Read(book.Reading{
-		Running: r.running, Waiting: r.waiting, WaitingTokens: r.waitingTokens, KVUsage: r.kvUsage,
-	}, asked)
+	said := book.Reading{Running: r.running, Waiting: r.waiting, WaitingTokens: r.waitingTokens, KVUsage: r.kvUsage}
+	a.book.update(func(b *book.Book) { b.Read(said, asked) })
 	a.learnCountersLocked(r, a.cfg.Now())
 	a.factsLocked(r, kind)
 	a.truthLocked()
-	a.announceLocked()
 	return restarted
 }
 
@@ -87,11 +77,10 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (rest
 func (a *Agent) noteUnread(never bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.book.Missed()
+	a.book.update((*book.Book).Missed)
 	if never && a.life.up && a.life.unread() {
 		a.restartLocked("it came back and shows no identity")
 	}
-	a.announceLocked()
 }
 
 // factsLocked takes the facts that stand in a reading. What the configuration says goes first.
@@ -138,10 +127,10 @@ func (a *Agent) noteDescription(kind engine.Kind, cards []card, info serverInfo)
 func (a *Agent) describeLocked(e engine.Engine) {
 	same := reflect.DeepEqual(e, a.engine)
 	a.engine = e
-	a.book.SetMaxRunning(maxRunningOf(e.MaxRunning))
+	a.book.update(func(b *book.Book) { b.SetMaxRunning(maxRunningOf(e.MaxRunning)) })
 	a.cache.fit(a.capacityLocked(), e.BlockTokens)
 	if !same {
-		a.describedLocked()
+		a.notify()
 	}
 }
 
@@ -149,9 +138,11 @@ func (a *Agent) describeLocked(e engine.Engine) {
 // events say of blocks is left to those who follow a connection: they know whether it is another process, and when.
 func (a *Agent) restartLocked(why string) {
 	a.engine.CapacityTokens, a.engine.MaxRunning = a.cfg.CapacityTokens, a.cfg.MaxRunning
-	a.book.SetMaxRunning(maxRunningOf(a.cfg.MaxRunning))
+	a.book.update(func(b *book.Book) {
+		b.SetMaxRunning(maxRunningOf(a.cfg.MaxRunning))
+		b.ForgetReadings()
+	})
 	a.reuses = true // until it says otherwise again
-	a.book.ForgetReadings()
 	a.evidence.restarted()
 	a.teaching.refused = nil
 	a.metrics.restarts.Inc()
@@ -167,9 +158,9 @@ func (a *Agent) renewLocked() {
 	e := a.engine
 	e.Generation = nextGeneration(e.Generation, a.cfg.Now())
 	a.engine = e
-	a.book.SetGeneration(e.Generation)
+	a.book.update(func(b *book.Book) { b.SetGeneration(e.Generation) })
 	muted := a.cache.muted
 	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked(), a.blocks)
 	a.cache.muted = muted
-	a.describedLocked()
+	a.notify()
 }

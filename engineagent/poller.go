@@ -132,7 +132,7 @@ func (p *poller) readLoad(ctx context.Context) {
 		p.a.noteUnread(true)
 		return
 	}
-	asked := p.a.mark()
+	asked := p.a.book.mark()
 	r, kind, err := p.a.askLoad(ctx, p.a.Engine().Kind)
 	if ctx.Err() != nil {
 		return

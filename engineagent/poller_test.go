@@ -249,7 +249,7 @@ func TestOwnRequestsAreNotCountedTwice(t *testing.T) {
 
 func TestRequestAcceptedDuringAPollIsNotForeign(t *testing.T) {
 	a := upAgent(t, nil)
-	before := a.mark()
+	before := a.book.mark()
 	b := mustAdmit(t, a, Admission{Bytes: 4000})
 	a.noteReading(&reading{running: 1}, engine.KindVLLM, before)
 	b.FirstContent()

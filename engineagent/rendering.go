@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
@@ -135,7 +136,7 @@ func (a *Agent) takeRendering(stop context.CancelFunc) (r *rendering, path strin
 		o.kept = nil
 		return nil, ""
 	}
-	idle := a.life.up && a.book.InFlight() == 0
+	idle := a.life.up && look(a.book, (*book.Book).InFlight) == 0
 	if !idle || now.Before(o.next) || a.layout.path == "" {
 		return nil, ""
 	}

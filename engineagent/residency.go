@@ -2,6 +2,7 @@ package engineagent
 
 import (
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -206,7 +207,7 @@ type Estimate struct {
 func (a *Agent) Estimate(p *cachestate.Prompt) Estimate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o := a.expectLocked(&Admission{Prompt: p}, a.book.BytesPerToken())
+	o := a.expectLocked(&Admission{Prompt: p}, look(a.book, (*book.Book).BytesPerToken))
 	e := Estimate{
 		Keys: len(p.Keys), ResidentKeys: o.keys, Tokens: o.prompt, Overlap: min(o.tokens, o.prompt), Exact: o.exact,
 		Source: "none",

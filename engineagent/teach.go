@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
+	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
@@ -132,7 +133,7 @@ func (a *Agent) teachesLocked(p *cachestate.Prompt) bool {
 	if block == 0 || len(p.Keys) == 0 {
 		return false
 	}
-	return a.blocks.Unmapped(p, a.book.BytesPerToken()) >= 2*block || a.blocks.Sparse() && !a.blocks.Known(p.Keys[len(p.Keys)-1])
+	return a.blocks.Unmapped(p, look(a.book, (*book.Book).BytesPerToken)) >= 2*block || a.blocks.Sparse() && !a.blocks.Known(p.Keys[len(p.Keys)-1])
 }
 
 // askUsageLocked asks one stream in a few for its usage, which says what was cached, when the client did not.

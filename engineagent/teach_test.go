@@ -361,7 +361,7 @@ func TestCountersJudgeKVEvents(t *testing.T) {
 				hits += float64(found)
 			}
 			c.advance(counterPeriod)
-			a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.mark())
+			a.noteReading(&reading{hitTokens: hits, hasHits: true}, engine.KindVLLM, a.book.mark())
 		}
 		_, capacity, source := a.belief()
 		if scale := a.Engine().Scale; scale != want || capacity != 1_000_000 || source != engine.EvidenceCounters {

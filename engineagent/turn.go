@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"time"
 
 	"github.com/kvmesh/kvmesh/engineagent/book"
 )
@@ -29,42 +28,7 @@ func (b *Booking) Turn(ctx context.Context) error {
 }
 
 // Queued returns how many requests wait with the owner for their turn.
-func (a *Agent) Queued() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.book.Queued()
-}
-
-// handOverLocked gives their turn to all requests that may go to the engine now. It is to be called after each change of the
-// book that may let one go.
-func (a *Agent) handOverLocked(now time.Time) {
-	for e := a.book.Next(now); e != nil; e = a.book.Next(now) {
-		b := e.Value.(*Booking)
-		a.metrics.wait.Observe(now.Sub(b.made).Seconds())
-		close(b.turn)
-	}
-	a.setAlarmLocked(now)
-}
-
-// setAlarmLocked sees to it that requests are handed over when the one before them is late.
-func (a *Agent) setAlarmLocked(now time.Time) {
-	at, ok := a.book.Wake()
-	switch {
-	case !ok && a.alarm != nil:
-		a.alarm.Stop()
-	case !ok:
-	case a.alarm == nil:
-		a.alarm = time.AfterFunc(at.Sub(now), a.wakeUp)
-	default:
-		a.alarm.Reset(at.Sub(now))
-	}
-}
-
-func (a *Agent) wakeUp() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.handOverLocked(a.cfg.Now())
-}
+func (a *Agent) Queued() int { return look(a.book, (*book.Book).Queued) }
 
 // windowLocked is how much prefill may be with the engine before the next request goes there. Ranks that are one engine
 // prefill side by side.
@@ -77,6 +41,6 @@ func (a *Agent) windowLocked() int {
 
 // paceLocked takes what became known of how much the engine prefills at once.
 func (a *Agent) paceLocked() {
-	a.book.SetWindow(a.windowLocked())
-	a.handOverLocked(a.cfg.Now())
+	window := a.windowLocked()
+	a.book.update(func(b *book.Book) { b.SetWindow(window) })
 }

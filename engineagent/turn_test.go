@@ -217,7 +217,7 @@ func TestWiderWindowLetsRequestsGo(t *testing.T) {
 	if a.Queued() != 1 {
 		t.Fatalf("%d wait with the owner, want 1", a.Queued())
 	}
-	a.noteReading(&reading{ranks: 1 << 15}, engine.KindVLLM, a.mark())
+	a.noteReading(&reading{ranks: 1 << 15}, engine.KindVLLM, a.book.mark())
 	if err := b.Turn(t.Context()); err != nil || a.Queued() != 0 {
 		t.Errorf("%d wait with the owner, turn %v", a.Queued(), err)
 	}

@@ -160,7 +160,7 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	x.event.Decision += spent + time.Since(start)
 	x.event.Candidates = candidateInfos(&x.q, ranked)
 	if len(ranked) > 0 {
-		x.event.Reason = Reason(&x.q, ranked)
+		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
 	}
 	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }

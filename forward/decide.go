@@ -2,6 +2,7 @@ package forward
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -20,6 +21,7 @@ type Candidate struct {
 	Known      bool    // a load was heard; an engine without one competes as empty, and by probe
 	Unverified bool    // nothing checks what its digests claim
 	Scale      float64 // share of a claimed overlap that turns out true, above 0 and at most 1
+	Zone       string  // where it stands; "" when nobody said
 	Overlap    float64 // canonical bytes of the prompt that it saves: what its digests hold, by tier, times Scale
 	ForOverlap bool    // it is on the short list for its overlap, and not by chance
 	Asked      bool    // it is among the best, those that are probed for this decision
@@ -37,6 +39,7 @@ type Question struct {
 	Locality bool    // whether overlap counts: false below the locality minimum and for prompts without keys
 	Pin      Pin     // what strategies that hash go by
 	Learned  Learned // by the model's engines
+	Zone     string  // of the agent that decides; "" when nobody said
 }
 
 // Eligible reports whether c may be chosen at all.
@@ -124,8 +127,8 @@ func ProbeSet(q *Question, short []Candidate) []int {
 	return set
 }
 
-// Rank scores the candidates and sorts them: those that were asked first, then by score, lowest first, ties for the first
-// place at random. One that has not answered competes with what heartbeats told, at the price of a wrong try: a holder is
+// Rank scores the candidates and sorts them: those that were asked first, then by score, lowest first. Of ties for the first
+// place those in the question's zone come first, and then chance decides. One that has not answered competes with what heartbeats told, at the price of a wrong try: a holder is
 // worth more than a fresh number. Of a question with a pin it is behind the others. Candidates that are not eligible are
 // left out.
 func Rank(q *Question, short []Candidate, rng *rand.Rand) []Candidate {
@@ -140,12 +143,40 @@ func Rank(q *Question, short []Candidate, rng *rand.Rand) []Candidate {
 	slices.SortFunc(ranked, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(flag(b.Asked), flag(a.Asked)), cmp.Compare(a.Score, b.Score), cmp.Compare(a.ID, b.ID))
 	})
-	equal := 0
-	for equal < len(ranked) && ranked[equal].Asked == ranked[0].Asked && ranked[equal].Score <= ranked[0].Score+q.Rule.Tie {
-		equal++
+	equal := q.ties(ranked)
+	rng.Shuffle(len(equal), func(i, j int) { equal[i], equal[j] = equal[j], equal[i] })
+	if q.Zone != "" {
+		slices.SortStableFunc(equal, func(a, b Candidate) int { return cmp.Compare(flag(q.near(&b)), flag(q.near(&a))) })
 	}
-	rng.Shuffle(equal, func(i, j int) { ranked[i], ranked[j] = ranked[j], ranked[i] })
 	return ranked
+}
+
+// ties returns the candidates that share the first place of a ranked list.
+func (q *Question) ties(ranked []Candidate) []Candidate {
+	best, n := math.Inf(1), 0
+	for n < len(ranked) && ranked[n].Asked == ranked[0].Asked {
+		best = min(best, ranked[n].Score)
+		n++
+	}
+	for n > 0 && ranked[n-1].Score > best+q.Rule.Tie {
+		n--
+	}
+	return ranked[:n]
+}
+
+// near reports whether c is in the zone of the agent that decides.
+func (q *Question) near(c *Candidate) bool { return q.Zone != "" && c.Zone == q.Zone }
+
+// TieBreak says why the first of ranked was taken before others that are as good: "same zone", or "" when chance did it or
+// there are none.
+func TieBreak(q *Question, ranked []Candidate) string {
+	if q.Pin != 0 || len(ranked) == 0 || !q.near(&ranked[0]) {
+		return ""
+	}
+	if slices.ContainsFunc(q.ties(ranked), func(c Candidate) bool { return !q.near(&c) }) {
+		return "same zone"
+	}
+	return ""
 }
 
 // Reason says in one word why the first of ranked was chosen.

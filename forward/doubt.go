@@ -15,6 +15,8 @@ const (
 	DoubtDigest   = "digest too full"
 	DoubtGeometry = "digest of another geometry"
 	DoubtEngine   = "digest of an engine that is not its own"
+	DoubtRoom     = "more engines than there is room for"
+	DoubtMessage  = "message that cannot be read"
 )
 
 // Doubt is something that an agent told and that cannot be true. It counts as not told.

@@ -19,6 +19,7 @@ type Event struct {
 	Status        int             `json:"status"`
 	Engine        engine.ID       `json:"engine,omitempty"`
 	Reason        string          `json:"reason,omitempty"`
+	TieBreak      string          `json:"tie_break,omitempty"` // why it was taken before others as good; absent when by chance
 	PromptBytes   int64           `json:"prompt_bytes"`
 	Keys          int             `json:"keys"`
 	OverlapTokens int             `json:"overlap_tokens"`
@@ -48,6 +49,7 @@ type CandidateInfo struct {
 	NewSeconds    float64   `json:"new_s"`
 	InFlight      int       `json:"in_flight"`
 	Score         float64   `json:"score_s"`
+	Zone          string    `json:"zone,omitempty"`
 }
 
 func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
@@ -56,6 +58,7 @@ func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
 		out[i] = CandidateInfo{
 			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified,
 			OverlapTokens: int(c.OverlapTokens(q)), QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
+			Zone: c.Zone,
 		}
 	}
 	return out

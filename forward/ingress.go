@@ -24,6 +24,7 @@ import (
 // Config is what an Ingress is made of.
 type Config struct {
 	Agent     string            // name of this agent
+	Zone      string            // where it stands; "" when nobody said
 	Scheme    cachestate.Scheme // of prompt keys
 	View      *View
 	Index     *cachestate.Tiers
@@ -70,6 +71,7 @@ func (c *Config) Validate() error {
 	check(c.QueueLimit >= 0, "QueueLimit (%d) must not be negative", c.QueueLimit)
 	check(c.QueueTimeout > 0, "QueueTimeout (%v) must be above 0", c.QueueTimeout)
 	check(c.Timeout > 0, "Timeout (%v) must be above 0", c.Timeout)
+	check(engine.CheckZone(c.Zone) == nil, "Zone (%q) must be a name of at most %d bytes", c.Zone, engine.MaxZone)
 	return errors.Join(append(errs, c.Policy.Validate())...)
 }
 
@@ -87,12 +89,14 @@ type Ingress struct {
 	metrics *metrics
 	classes classes
 	doubts  doubts
-	bodies  *budget
-	active  atomic.Int64 // requests
-	warned  atomic.Int64 // when a failed request was last warned of; Unix time in ns
-	cut     context.Context
-	cutNow  context.CancelCauseFunc
-	probing sync.WaitGroup
+
+	questions questions
+	bodies    *budget
+	active    atomic.Int64 // requests
+	warned    atomic.Int64 // when a failed request was last warned of; Unix time in ns
+	cut       context.Context
+	cutNow    context.CancelCauseFunc
+	probing   sync.WaitGroup
 }
 
 // Wait blocks until the probes that outlived their requests have ended, at most an accept deadline.
@@ -309,6 +313,7 @@ func (x *exchange) classify() {
 		Header: x.r.Header, Model: x.request.Model, Canonical: x.model, Path: x.r.URL.Path, Bytes: float64(x.prompt.Bytes),
 	})
 	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.request.SessionID))
+	x.q.Zone = x.g.Zone
 	x.event.Class = class.Name
 }
 

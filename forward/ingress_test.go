@@ -256,7 +256,7 @@ func TestSilentPeersStreamIsServedElsewhere(t *testing.T) {
 		go func() {
 			<-hung
 			a.book.set(func(b *memBooker) { b.refuse = "" })
-			a.View.Tick(time.Now().Add(silenceOfDead + time.Millisecond))
+			a.View.Tick(time.Now().Add(beatsOfDead*30*time.Second + time.Millisecond)) // at the period of memMesh
 		}()
 		if w := a.post(t.Context(), chatBody); w.Body.String() != (echoEngine{"a"}).answer() {
 			t.Errorf("got %d %q", w.Code, w.Body)

@@ -32,7 +32,13 @@ type memAgent struct {
 	book   *memBooker
 	engine http.Handler
 	mu     sync.Mutex
-	mute   bool // accepts streams and never answers
+	mute   bool // accepts streams and never answers, and drops datagrams
+
+	lose      func(b []byte) bool // which of its datagrams are lost; nil for none
+	blocked   bool                // it can send no datagram
+	streams   int                 // that it opened
+	datagrams int                 // that it sent
+
 	events []Event
 }
 
@@ -101,6 +107,24 @@ func (a *memAgent) OpenProbe(ctx context.Context, agent string) (Stream, error) 
 	return a.open(ctx, agent, func(_ context.Context, o *Owner, s Stream) { _ = o.ServeProbe(s, 30*time.Second) })
 }
 
+// SendDatagram implements Peers.
+func (a *memAgent) SendDatagram(agent string, b []byte) error {
+	peer := a.mesh.agents[agent]
+	if peer == nil || a.blocked || len(b) > 1100 {
+		return errors.New("not sent")
+	}
+	a.mu.Lock()
+	a.datagrams++
+	a.mu.Unlock()
+	peer.mu.Lock()
+	defer peer.mu.Unlock()
+	if peer.mute || a.lose != nil && a.lose(b) {
+		return nil
+	}
+	go func() { _ = peer.ServeDatagram(a.Agent, b, 30*time.Second) }()
+	return nil
+}
+
 func (a *memAgent) RTT(string) time.Duration { return 100 * time.Microsecond }
 
 func (a *memAgent) open(_ context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
@@ -108,6 +132,9 @@ func (a *memAgent) open(_ context.Context, agent string, serve func(context.Cont
 	if peer == nil {
 		return nil, errors.New("no connection")
 	}
+	a.mu.Lock()
+	a.streams++
+	a.mu.Unlock()
 	here, there := memStreams()
 	peer.mu.Lock()
 	defer peer.mu.Unlock()

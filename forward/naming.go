@@ -2,6 +2,7 @@ package forward
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -9,19 +10,21 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// naming is who answers to which name of a model, so that a decision looks at its own engines only. It is made anew when
-// engines come, go or change their models.
+// naming is who answers to which name of a model, so that a decision looks at its own engines only. Each change of an engine
+// changes its own places alone: in a mesh of a thousand that join, none waits for all of them to be put in order again.
 type naming struct {
-	stale   bool
 	groups  map[string]*group
 	rosters [len(cachestate.Held{})]*cachestate.Roster // by which the engines' slots were looked up
 }
 
 // group is the engines that answer to one name.
 type group struct {
-	engines   []*engineView // in order of ID
-	canonical string        // of the model; the smallest where they disagree, so that every ingress makes the same keys
-	layout    uint16        // what most of those say that found it out, the smallest of several; 0 when none did
+	engines []*engineView  // in order of ID
+	names   map[string]int // of the model that they mean, by how many say so
+	layouts map[uint16]int // of that model, by how many found it out
+
+	canonical string // the smallest of names, so that every ingress makes the same keys
+	layout    uint16 // what most say, the smallest of several; 0 when none does
 }
 
 func sameModel(a, b engine.Model) bool {
@@ -29,12 +32,12 @@ func sameModel(a, b engine.Model) bool {
 		slices.Equal(a.Aliases, b.Aliases)
 }
 
-// rlock takes the read lock with the naming up to date. The caller unlocks.
+// rlock takes the read lock with the engines' slots up to date. The caller unlocks.
 func (v *View) rlock() {
-	for v.mu.RLock(); v.named.stale || v.rostersLocked() != v.named.rosters; v.mu.RLock() {
+	for v.mu.RLock(); v.rostersLocked() != v.named.rosters; v.mu.RLock() {
 		v.mu.RUnlock()
 		v.mu.Lock()
-		v.nameLocked()
+		v.placeLocked()
 		v.mu.Unlock()
 	}
 }
@@ -48,64 +51,116 @@ func (v *View) rostersLocked() (rosters [len(cachestate.Held{})]*cachestate.Rost
 	return rosters
 }
 
-func (v *View) nameLocked() {
-	if v.named.stale {
-		v.named.stale, v.named.groups = false, v.groupsLocked()
+// placeLocked gives the engines their slots where those have changed.
+func (v *View) placeLocked() {
+	for t, now := range v.rostersLocked() {
+		was := v.named.rosters[t]
+		v.named.rosters[t] = now
+		if was == now {
+			continue
+		}
+		eachMissing(was, now, func(id engine.ID, _ int) { v.setSlotLocked(id, t, -1) })
+		eachMissing(now, was, func(id engine.ID, slot int) { v.setSlotLocked(id, t, slot) })
 	}
-	v.named.rosters = v.rostersLocked()
-	for id, e := range v.engines {
-		for t, roster := range v.named.rosters {
-			e.slots[t] = -1
-			if roster == nil {
-				continue
-			}
-			if slot, ok := roster.Slot(id); ok {
-				e.slots[t] = int32(slot)
-			}
+}
+
+// eachMissing calls f for the slots of a that are not the same in b. Either may be nil.
+func eachMissing(a, b *cachestate.Roster, f func(id engine.ID, slot int)) {
+	var in, other []engine.ID
+	if a != nil {
+		in = a.Engines()
+	}
+	if b != nil {
+		other = b.Engines()
+	}
+	for slot, id := range in {
+		if slot >= len(other) || other[slot] != id {
+			f(id, slot)
 		}
 	}
 }
 
-func (v *View) groupsLocked() map[string]*group {
-	groups := map[string]*group{}
-	for _, e := range v.engines {
-		for i := range e.Models {
-			m := &e.Models[i]
-			for _, name := range append([]string{m.Name}, m.Aliases...) {
-				g := groups[name]
-				if g == nil {
-					g = &group{canonical: m.Name}
-					groups[name] = g
-				}
-				if n := len(g.engines); n == 0 || g.engines[n-1] != e {
-					g.engines = append(g.engines, e)
-				}
+func (v *View) setSlotLocked(id engine.ID, tier, slot int) {
+	if e := v.engines[id]; e != nil {
+		e.slots[tier] = int32(slot)
+	}
+}
+
+// joinLocked gives an engine its places under the names that it answers to, and its slots.
+func (v *View) joinLocked(e *engineView) {
+	for t, roster := range v.named.rosters {
+		e.slots[t] = -1
+		if roster == nil {
+			continue
+		}
+		if slot, ok := roster.Slot(e.ID); ok {
+			e.slots[t] = int32(slot)
+		}
+	}
+	for name, m := range answers(&e.Engine) {
+		g := v.named.groups[name]
+		if g == nil {
+			g = &group{names: map[string]int{}, layouts: map[uint16]int{}}
+			v.named.groups[name] = g
+		}
+		i, _ := g.find(e)
+		g.engines = slices.Insert(g.engines, i, e)
+		g.vote(m, 1)
+	}
+}
+
+// leaveLocked takes an engine out from under the names that it answers to.
+func (v *View) leaveLocked(e *engineView) {
+	for name, m := range answers(&e.Engine) {
+		g := v.named.groups[name]
+		i, _ := g.find(e)
+		g.engines = slices.Delete(g.engines, i, i+1)
+		g.vote(m, -1)
+		if len(g.engines) == 0 {
+			delete(v.named.groups, name)
+		}
+	}
+}
+
+// answers returns the names that an engine answers to, each with the model that it means by it.
+func answers(e *engine.Engine) map[string]*engine.Model {
+	out := make(map[string]*engine.Model, 2*len(e.Models))
+	for i := range e.Models {
+		m := &e.Models[i]
+		for _, name := range append([]string{m.Name}, m.Aliases...) {
+			if _, ok := out[name]; !ok {
+				out[name] = m
 			}
 		}
 	}
-	for name, g := range groups {
-		slices.SortFunc(g.engines, func(a, b *engineView) int { return cmp.Compare(a.ID, b.ID) })
-		g.agree(name)
-	}
-	return groups
+	return out
 }
 
-// agree finds what the engines say of the model that answers to name.
-func (g *group) agree(name string) {
-	votes := map[uint16]int{}
-	for i, e := range g.engines {
-		m, _ := e.Serves(name)
-		if i == 0 || m.Name < g.canonical {
-			g.canonical = m.Name
-		}
-		if m.HasLayout {
-			votes[m.Layout]++
-		}
+func (g *group) find(e *engineView) (int, bool) {
+	return slices.BinarySearchFunc(g.engines, e, func(a, b *engineView) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// vote counts what an engine says of the model, or takes it back, and finds what holds for all.
+func (g *group) vote(m *engine.Model, by int) {
+	count(g.names, m.Name, by)
+	if m.HasLayout {
+		count(g.layouts, m.Layout, by)
 	}
-	for layout, n := range votes {
-		if n > votes[g.layout] || n == votes[g.layout] && layout < g.layout {
+	if names := slices.Sorted(maps.Keys(g.names)); len(names) > 0 {
+		g.canonical = names[0]
+	}
+	g.layout = 0
+	for layout, n := range g.layouts {
+		if most := g.layouts[g.layout]; n > most || n == most && layout < g.layout {
 			g.layout = layout
 		}
+	}
+}
+
+// count adds to a counter and forgets it at 0.
+func count[K string | uint16](of map[K]int, k K, by int) {
+	if of[k] += by; of[k] == 0 {
+		delete(of, k)
 	}
 }
 

@@ -71,6 +71,50 @@ func TestNamesAreFoundAsByLookingAtEveryEngine(t *testing.T) {
 	})
 }
 
+// TestSlotsAreThoseOfTheIndexes compares the slots that engines were given one by one with those of the rosters.
+func TestSlotsAreThoseOfTheIndexes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := cachestate.NewTiers(cachestate.Geometry{Bits: 1 << 10, Hashes: 2})
+		v, now := NewView("self", x), time.Unix(1000, 0)
+		drawn := func() engine.ID {
+			return engine.MakeID(rapid.SampledFrom([]string{"b", "c", "d"}).Draw(t, "agent"), "0")
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			id := drawn()
+			switch rapid.SampledFrom([]string{"announce", "forget", "digest", "remove", "replaced"}).Draw(t, "step") {
+			case "announce":
+				v.Announce(id.Agent(), []engine.Engine{described(id, engine.Generation(rapid.IntRange(1, 2).Draw(t, "generation")))}, now)
+			case "forget":
+				v.Announce(id.Agent(), nil, now)
+			case "digest":
+				tier := rapid.SampledFrom([]cachestate.Tier{cachestate.TierGPU, cachestate.TierDisk}).Draw(t, "tier")
+				d := cachestate.NewDigest(id, tier, 1, x.Geometry()).Publish(now)
+				x.Apply(&d)
+			case "remove":
+				x.Remove(id)
+			case "replaced":
+				v.PeerReplaced(id.Agent())
+			}
+			if rapid.Bool().Draw(t, "not looked at") {
+				continue
+			}
+			for _, c := range v.Candidates(nil, "m", now) {
+				for tier, got := range c.slots {
+					want := int32(-1)
+					if index := x.Tier(cachestate.Tier(tier)); index != nil {
+						if slot, ok := index.Slot(c.ID); ok {
+							want = int32(slot)
+						}
+					}
+					if got != want {
+						t.Fatalf("%s in tier %d: slot %d, want %d", c.ID, tier, got, want)
+					}
+				}
+			}
+		}
+	})
+}
+
 func TestOverlapsFollowEnginesThatComeAndGo(t *testing.T) {
 	v, index, now := testView(t)
 	p := tieredPrompt()
@@ -146,6 +190,32 @@ func TestEveryKindOfEngineIsACandidateOfItsNames(t *testing.T) {
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("%s: the candidates are %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestEngineThatMovedHasItsNewSlot(t *testing.T) {
+	v, x, now := testView(t)
+	digest := func(id engine.ID) {
+		d := digestOf(id, 1)
+		x.Apply(&d)
+	}
+	for _, id := range []engine.ID{"b/0", "c/0"} {
+		v.Announce(id.Agent(), []engine.Engine{described(id, 1)}, now)
+	}
+	digest("b/0")
+	digest("c/0")
+	v.Candidates(nil, "m", now)
+	x.Remove("b/0")
+	x.Remove("c/0")
+	digest("b/0") // in the place of c, which was freed last
+	for _, c := range v.Candidates(nil, "m", now) {
+		want := int32(-1)
+		if slot, ok := x.Tier(cachestate.TierGPU).Slot(c.ID); ok {
+			want = int32(slot)
+		}
+		if got := c.slots[cachestate.TierGPU]; got != want {
+			t.Errorf("%s has slot %d, want %d", c.ID, got, want)
 		}
 	}
 }

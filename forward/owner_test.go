@@ -159,6 +159,7 @@ func TestLongStreamOutlivesLostHeartbeats(t *testing.T) {
 	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
 		a.book.refuse = "draining"
 		b.engine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			a.View.Hear("b", Report{Period: 500 * time.Millisecond}, time.Now()) // the last heartbeat
 			startStream(w, roleChunk)
 			for range 20 {
 				time.Sleep(500 * time.Millisecond)

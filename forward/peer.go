@@ -11,12 +11,15 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// Peers opens streams to other agents. It is safe for concurrent use.
+// Peers reaches other agents. It is safe for concurrent use.
 type Peers interface {
 	// OpenRequest opens a stream that the peer answers with its Owner's ServeRequest.
 	OpenRequest(ctx context.Context, agent string) (Stream, error)
 	// OpenProbe opens a stream that the peer answers with its Owner's ServeProbe.
 	OpenProbe(ctx context.Context, agent string) (Stream, error)
+	// SendDatagram gives b, which it keeps, to the peer's ServeDatagram. It does not wait. What is sent may be lost; what is
+	// too long for any path is an error.
+	SendDatagram(agent string, b []byte) error
 	// RTT returns the smoothed round trip to the peer; 0 when it is not known.
 	RTT(agent string) time.Duration
 }
@@ -202,7 +205,7 @@ func receiveHead(payload []byte, to receiver) error {
 // probeLimit bounds the answer to a probe: 256 engines of at most 300 bytes.
 const probeLimit = 80 << 10
 
-// probe asks an agent for the loads of its engines: one round trip.
+// probe asks an agent for the loads of its engines by a stream of their own: one round trip, unless packets are lost.
 func probe(ctx context.Context, peers Peers, agent string) (Report, error) {
 	s, err := peers.OpenProbe(ctx, agent)
 	if err != nil {

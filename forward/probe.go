@@ -66,7 +66,7 @@ func (g *Ingress) ask(agent string, rtt time.Duration, answers chan<- probeAnswe
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), acceptDeadline(rtt))
 	defer cancel()
-	report, err := probe(ctx, g.Peers, agent)
+	report, err := g.probe(ctx, agent, rtt)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			g.View.Missed(agent, start, time.Now())
@@ -99,4 +99,14 @@ func (x *exchange) gather(short []Candidate, answers <-chan probeAnswer, asked i
 			return
 		}
 	}
+}
+
+// Probe asks an agent for its load outside of a decision, and takes in the answer.
+func (g *Ingress) Probe(ctx context.Context, agent string) error {
+	report, err := g.probe(ctx, agent, g.Peers.RTT(agent))
+	if err != nil {
+		return err
+	}
+	g.Hear(agent, report, time.Now())
+	return nil
 }

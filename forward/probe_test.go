@@ -17,6 +17,7 @@ type farPeers time.Duration
 func (p farPeers) OpenRequest(context.Context, string) (Stream, error) { return nil, errors.New("far") }
 
 func (p farPeers) OpenProbe(context.Context, string) (Stream, error) { return nil, errors.New("far") }
+func (p farPeers) SendDatagram(string, []byte) error                 { return errors.New("far") }
 func (p farPeers) RTT(string) time.Duration                          { return time.Duration(p) }
 
 func TestProbesAreSentOnlyWhereTheyCanSaveSomething(t *testing.T) {

@@ -29,9 +29,16 @@ func (s State) String() string {
 	return [...]string{"own", "fresh", "suspect", "unreachable"}[s]
 }
 
-// silenceOfDead is how long an agent with live streams may be silent before those streams are given up. Shorter cuts
+// silenceOfDead is how long an agent with live streams may be silent, at least, before those streams are given up. Shorter cuts
 // streams at a pause of a loaded machine; longer leaves clients waiting for an agent that is gone.
 const silenceOfDead = 3 * time.Second
+
+// beatsOfDead is how many of its heartbeats must be missing too. A stream that waits for a long prefill brings no bytes, and above
+// 256 agents digests come every 5 s: then heartbeats are all that is heard. Of ten such seconds with 30 % of packets lost, three
+// periods of 1 s would cut one stream in five, six cut one in two hundred.
+const beatsOfDead = 6
+
+func (a *agentView) silenceOfDead() time.Duration { return max(silenceOfDead, beatsOfDead*a.period) }
 
 // forgetAgent is how long the engines of an agent that is gone are remembered: long enough to see in status what is
 // missing, and short enough that agents which come and go under new names leave nothing behind.
@@ -62,6 +69,8 @@ type agentView struct {
 	down   bool            // its connection is lost, or it has left
 	alive  context.Context // done when its live streams are to be given up
 	kill   context.CancelCauseFunc
+
+	engines map[engine.ID]*engineView
 }
 
 type engineView struct {
@@ -82,6 +91,7 @@ func NewView(self string, index *cachestate.Tiers) *View {
 		index:   index,
 		agents:  map[string]*agentView{},
 		engines: map[engine.ID]*engineView{},
+		named:   naming{groups: map[string]*group{}},
 		changed: make(chan struct{}),
 	}
 }
@@ -96,28 +106,37 @@ func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
 	for _, e := range engines {
 		named[e.ID] = true
 		known := v.engines[e.ID]
-		if known == nil {
-			known = &engineView{agent: v.agents[agent], own: agent == v.self}
-			v.engines[e.ID] = known
-			v.named.stale = true
-		} else if known.Generation != e.Generation {
+		switch {
+		case known == nil:
+			known = &engineView{Engine: e, agent: v.agents[agent], own: agent == v.self}
+			v.engines[e.ID], known.agent.engines[e.ID] = known, known
+			v.joinLocked(known)
+			continue
+		case known.Generation != e.Generation:
 			v.index.Remove(e.ID)
 		}
-		v.named.stale = v.named.stale || !slices.EqualFunc(known.Models, e.Models, sameModel)
+		moved := !slices.EqualFunc(known.Models, e.Models, sameModel)
+		if moved {
+			v.leaveLocked(known)
+		}
 		known.Engine = e
+		if moved {
+			v.joinLocked(known)
+		}
 	}
-	for id := range v.engines {
-		if id.Agent() == agent && !named[id] {
-			v.forgetLocked(id)
+	for id, e := range v.agents[agent].engines {
+		if !named[id] {
+			v.forgetLocked(e)
 		}
 	}
 	v.wakeLocked()
 }
 
-func (v *View) forgetLocked(id engine.ID) {
-	delete(v.engines, id)
-	v.named.stale = true
-	v.index.Remove(id)
+func (v *View) forgetLocked(e *engineView) {
+	v.leaveLocked(e)
+	delete(v.engines, e.ID)
+	delete(e.agent.engines, e.ID)
+	v.index.Remove(e.ID)
 }
 
 // Hear takes in a report of an agent's loads. Loads older than what is known are ignored.
@@ -182,7 +201,7 @@ func (v *View) hearLocked(agent string, period time.Duration, now time.Time) {
 func (v *View) seeLocked(agent string, now time.Time) *agentView {
 	a := v.agents[agent]
 	if a == nil {
-		a = &agentView{period: time.Second}
+		a = &agentView{period: time.Second, engines: map[engine.ID]*engineView{}}
 		a.alive, a.kill = context.WithCancelCause(context.Background())
 		v.agents[agent] = a
 	}
@@ -233,11 +252,7 @@ func (v *View) PeerDown(agent string, cause error) {
 func (v *View) PeerReplaced(agent string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for id := range v.engines {
-		if id.Agent() == agent {
-			v.forgetLocked(id)
-		}
-	}
+	v.forgetEnginesLocked(agent)
 }
 
 // Tick gives up the streams of agents that have been silent for too long, and forgets agents that do not come back. Call
@@ -249,7 +264,7 @@ func (v *View) Tick(now time.Time) {
 		if name == v.self {
 			continue
 		}
-		if now.Sub(a.seen) > silenceOfDead {
+		if now.Sub(a.seen) > a.silenceOfDead() {
 			a.kill(errPeerSilent)
 		}
 		if now.Sub(a.seen) > forgetAgent {
@@ -259,12 +274,16 @@ func (v *View) Tick(now time.Time) {
 }
 
 func (v *View) forgetAgentLocked(name string) {
-	for id := range v.engines {
-		if id.Agent() == name {
-			v.forgetLocked(id)
+	v.forgetEnginesLocked(name)
+	delete(v.agents, name)
+}
+
+func (v *View) forgetEnginesLocked(agent string) {
+	if a := v.agents[agent]; a != nil {
+		for _, e := range a.engines {
+			v.forgetLocked(e)
 		}
 	}
-	delete(v.agents, name)
 }
 
 // Alive returns a context that is done, with its cause, when streams of the agent are to be given up.
@@ -356,7 +375,7 @@ func (v *View) Candidate(id engine.ID, now time.Time) (Candidate, bool) {
 func (e *engineView) candidate(now time.Time) Candidate {
 	c := Candidate{
 		ID: e.ID, State: e.state(now), Load: e.load, Known: !e.loadAt.IsZero(), Unverified: e.Unverified(), Scale: e.OverlapScale(),
-		slots: e.slots,
+		Zone: e.Zone, slots: e.slots,
 	}
 	c.Load.QueuedSeconds = e.seconds
 	if c.Known {

@@ -163,16 +163,40 @@ func TestPeerDownEndsItsStreamsAndItIsUsedAgainWhenHeard(t *testing.T) {
 }
 
 func TestTickEndsStreamsOfSilentPeers(t *testing.T) {
+	for period, silence := range map[time.Duration]time.Duration{
+		100 * time.Millisecond: silenceOfDead, 500 * time.Millisecond: silenceOfDead, time.Second: 6 * time.Second, 2 * time.Second: 12 * time.Second,
+	} {
+		v, _, now := testView(t)
+		v.PeerUp("b", now)
+		v.Hear("b", Report{Period: period}, now)
+		alive := v.Alive("b")
+		v.Tick(now.Add(silence))
+		if alive.Err() != nil {
+			t.Errorf("period %v: given up too early", period)
+		}
+		v.Tick(now.Add(silence + time.Millisecond))
+		if !errors.Is(context.Cause(alive), errPeerSilent) {
+			t.Errorf("period %v: got cause %v", period, context.Cause(alive))
+		}
+	}
+}
+
+// TestStreamOutlivesLostHeartbeats: nothing else is heard of an agent whose engine works on a long prompt.
+func TestStreamOutlivesLostHeartbeats(t *testing.T) {
 	v, _, now := testView(t)
 	v.PeerUp("b", now)
 	alive := v.Alive("b")
-	v.Tick(now.Add(silenceOfDead))
-	if alive.Err() != nil {
-		t.Error("given up too early")
+	for beat := range 100 {
+		if beat%beatsOfDead == 0 { // the others are lost
+			v.Hear("b", Report{Period: time.Second}, now)
+		}
+		for range 4 {
+			now = now.Add(time.Second / 4)
+			v.Tick(now)
+		}
 	}
-	v.Tick(now.Add(silenceOfDead + time.Millisecond))
-	if !errors.Is(context.Cause(alive), errPeerSilent) {
-		t.Errorf("got cause %v", context.Cause(alive))
+	if alive.Err() != nil {
+		t.Errorf("given up though one heartbeat in %d comes: %v", beatsOfDead, context.Cause(alive))
 	}
 }
 

@@ -1,15 +1,12 @@
 package mesh
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -18,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -29,9 +27,10 @@ const clockSkew = time.Hour
 
 // Authority issues the certificates of one mesh.
 type Authority struct {
-	mesh string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	mesh    string
+	cert    *x509.Certificate
+	key     *ecdsa.PrivateKey
+	trusted []*x509.Certificate // all CAs that agents are to believe; cert is one of them
 }
 
 // NewAuthority makes a CA for mesh (ECDSA P-256) that is valid from now.
@@ -53,7 +52,7 @@ func NewAuthority(mesh string, validity time.Duration) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a CA: %w", err)
 	}
-	return &Authority{mesh: mesh, cert: cert, key: key}, nil
+	return &Authority{mesh: mesh, cert: cert, key: key, trusted: []*x509.Certificate{cert}}, nil
 }
 
 // EphemeralAuthority makes a CA that is never written down, valid for a year. It serves a demo, whose agents share one
@@ -61,9 +60,9 @@ func NewAuthority(mesh string, validity time.Duration) (*Authority, error) {
 // would trust its own.
 func EphemeralAuthority(mesh string) (*Authority, error) { return NewAuthority(mesh, 365*24*time.Hour) }
 
-// LoadAuthority reads ca.pem and ca-key.pem from dir.
+// LoadAuthority reads ca.pem and ca-key.pem from dir. Of several certificates in ca.pem the one of that key issues.
 func LoadAuthority(dir string) (*Authority, error) {
-	cert, err := loadCertificate(filepath.Join(dir, CAFile))
+	trusted, err := loadCertificates(filepath.Join(dir, CAFile))
 	if err != nil {
 		return nil, err
 	}
@@ -72,13 +71,15 @@ func LoadAuthority(dir string) (*Authority, error) {
 		return nil, err
 	}
 	ecKey, ok := key.(*ecdsa.PrivateKey)
-	if !ok || !samePublicKey(key.Public(), cert.PublicKey) {
+	i := slices.IndexFunc(trusted, func(c *x509.Certificate) bool { return samePublicKey(key.Public(), c.PublicKey) })
+	if !ok || i < 0 {
 		return nil, fmt.Errorf("%s is not the key of %s in %s", CAKeyFile, CAFile, dir)
 	}
+	cert := trusted[i]
 	if len(cert.URIs) != 1 || cert.URIs[0].Scheme != uriScheme || !meshPattern.MatchString(cert.URIs[0].Host) {
 		return nil, fmt.Errorf("%s in %s does not say for which mesh it is", CAFile, dir)
 	}
-	return &Authority{mesh: cert.URIs[0].Host, cert: cert, key: ecKey}, nil
+	return &Authority{mesh: cert.URIs[0].Host, cert: cert, key: ecKey, trusted: trusted}, nil
 }
 
 // Mesh is the mesh whose agents a certifies.
@@ -107,7 +108,7 @@ func (a *Authority) Issue(name string, validity time.Duration) (Identity, error)
 	if err != nil {
 		return Identity{}, fmt.Errorf("issue a certificate: %w", err)
 	}
-	return Identity{CA: a.cert, Certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}, nil
+	return Identity{CAs: a.trusted, Certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}, nil
 }
 
 func template(uri *url.URL, subject string, validity time.Duration) *x509.Certificate {
@@ -129,7 +130,7 @@ func (a *Authority) Write(dir string) error {
 	if err := writeKey(filepath.Join(dir, CAKeyFile), a.key); err != nil {
 		return err
 	}
-	return writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", a.cert.Raw, 0o644)
+	return writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", 0o644, a.cert.Raw)
 }
 
 // Write writes ca.pem, NAME.pem and NAME-key.pem into dir, replacing what is there.
@@ -138,13 +139,17 @@ func (i Identity) Write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("write identity: %w", err)
 	}
-	if err := writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", i.CA.Raw, 0o644); err != nil {
+	var cas [][]byte
+	for _, ca := range i.CAs {
+		cas = append(cas, ca.Raw)
+	}
+	if err := writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", 0o644, cas...); err != nil {
 		return err
 	}
 	if err := writeKey(filepath.Join(dir, name+"-key.pem"), i.Certificate.PrivateKey); err != nil {
 		return err
 	}
-	return writePEM(filepath.Join(dir, name+".pem"), "CERTIFICATE", i.Certificate.Leaf.Raw, 0o644)
+	return writePEM(filepath.Join(dir, name+".pem"), "CERTIFICATE", 0o644, i.Certificate.Leaf.Raw)
 }
 
 func writeKey(file string, key any) error {
@@ -152,11 +157,15 @@ func writeKey(file string, key any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	return writePEM(file, "PRIVATE KEY", der, 0o600)
+	return writePEM(file, "PRIVATE KEY", 0o600, der)
 }
 
-func writePEM(file, kind string, der []byte, mode os.FileMode) error {
-	return writeFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode)
+func writePEM(file, kind string, mode os.FileMode, blocks ...[]byte) error {
+	var out []byte
+	for _, der := range blocks {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})...)
+	}
+	return writeFile(file, out, mode)
 }
 
 // writeFile writes a new file and renames it, so that a reader never sees half and a key never has another mode.
@@ -183,40 +192,6 @@ func NewGossipKey() []byte {
 	key := make([]byte, GossipKeyBytes)
 	rand.Read(key)
 	return key
-}
-
-// WriteGossipKeys writes keys to file, one in base64 on each line, readable by its owner only. The first is primary.
-func WriteGossipKeys(file string, keys ...[]byte) error {
-	var b []byte
-	for _, k := range keys {
-		b = append(base64.StdEncoding.AppendEncode(b, k), '\n')
-	}
-	return writeFile(file, b, 0o600)
-}
-
-// LoadGossipKeys reads what WriteGossipKeys wrote. Empty lines and lines that begin with '#' are skipped. To change
-// keys: add the new one as a second line everywhere, then make it the first everywhere, then remove the old one.
-func LoadGossipKeys(file string) ([][]byte, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var keys [][]byte
-	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		line := bytes.TrimSpace(s.Bytes())
-		if len(line) == 0 || line[0] == '#' {
-			continue
-		}
-		key, err := base64.StdEncoding.AppendDecode(nil, line)
-		if err != nil || len(key) != GossipKeyBytes {
-			return nil, fmt.Errorf("%s: key %d is not %d bytes in base64", file, len(keys)+1, GossipKeyBytes)
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s holds no gossip key", file)
-	}
-	return keys, nil
 }
 
 // LoopbackOnly reports whether all addresses, host or host:port, are on loopback. Names other than localhost are not:

@@ -7,46 +7,6 @@ import (
 	"time"
 )
 
-func benchIdentity(b *testing.B) Identity {
-	ca, err := EphemeralAuthority("bench")
-	if err != nil {
-		b.Fatal(err)
-	}
-	id, err := ca.Issue("a", time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return id
-}
-
-// BenchmarkSeal is what one broadcast costs its sender, besides one copy and one AES-GCM for each peer.
-func BenchmarkSeal(b *testing.B) {
-	id, payload := benchIdentity(b), make([]byte, 600)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := seal(id, "bench", "a", payload); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkCheck is what each message costs its receiver: 200 a second at 1,000 agents.
-func BenchmarkCheck(b *testing.B) {
-	id := benchIdentity(b)
-	msg, err := seal(id, "bench", "a", make([]byte, 600))
-	if err != nil {
-		b.Fatal(err)
-	}
-	key := id.signer().Public()
-	b.ReportAllocs()
-	for b.Loop() {
-		e, err := parseEnvelope(msg)
-		if err != nil || e.check("bench", key) != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // pair runs two connected meshes on loopback and returns the one that dialed; the other, b, serves echoes.
 func pair(b *testing.B) *Mesh {
 	ca, err := EphemeralAuthority("bench")
@@ -92,12 +52,12 @@ func BenchmarkStreamEcho(b *testing.B) {
 	}
 }
 
-// BenchmarkBroadcastDatagram is one heartbeat to one peer, as its sender sees it.
-func BenchmarkBroadcastDatagram(b *testing.B) {
+// BenchmarkSendDatagram is one heartbeat to one peer, as its sender sees it.
+func BenchmarkSendDatagram(b *testing.B) {
 	m, msg := pair(b), make([]byte, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := m.BroadcastDatagram(msg); err != nil {
+		if err := m.SendDatagram("b", msg); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -25,6 +25,10 @@ type Config struct {
 	Identity   Identity // must name MeshID and Name
 	GossipKeys [][]byte // AES-256 keys of gossip; the first encrypts, all decrypt, so that keys can be changed
 
+	// Certs is the folder that both came from. Its identity and its RevokedFile are read again now and then, and gossip keys
+	// that change are written to its GossipKeyFile. Empty: nothing is read or written.
+	Certs string
+
 	// Addresses are host:port with an IP address as host; port 0 takes a free one. An empty advertise address is the
 	// bind address, or an address of this machine's interfaces where bind names none ("0.0.0.0", "::").
 	QUICBind, QUICAdvertise     string
@@ -36,16 +40,19 @@ type Config struct {
 
 	Meta []byte // opaque, at most MaxMeta bytes: what all peers should know of this agent (zone, roles)
 
-	Peers    PeerHandler    // nil: nobody is told
-	Streams  StreamHandler  // nil: streams are refused
-	Messages MessageHandler // nil: messages and datagrams are dropped
-	State    StateHandler   // nil: push/pull carries membership only
+	Peers     PeerHandler     // nil: nobody is told
+	Streams   StreamHandler   // nil: streams are refused
+	Datagrams DatagramHandler // nil: they are dropped
+	State     StateHandler    // nil: push/pull carries membership only
 
 	ListenPacket func(network, addr string) (net.PacketConn, error)           // nil: net.ListenPacket
 	LookupHost   func(ctx context.Context, host string) ([]netip.Addr, error) // nil: net.DefaultResolver
 	Logger       *slog.Logger                                                 // nil: nothing is logged
 	Registerer   prometheus.Registerer                                        // nil: metrics are kept, not shown
+	Now          func() time.Time                                             // nil: time.Now; what certificates are compared with
 	Timings      Timings                                                      // zero: those of DefaultConfig
+
+	protocols protocols // zero: those that this package speaks; tests have others
 }
 
 // Timings are the periods and bounds of a Mesh.
@@ -148,6 +155,12 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.protocols == (protocols{}) {
+		c.protocols = protocols{oldest: oldestProtocol, newest: newestProtocol}
+	}
 	if c.Timings == (Timings{}) {
 		c.Timings = DefaultConfig().Timings
 	}
@@ -171,7 +184,7 @@ func (c Config) Validate() error {
 		"MeshID (%q) must be lower-case letters, digits, '-' and '.', at most 63", c.MeshID)
 	check(namePattern.MatchString(c.Name), "Name (%q) must be letters, digits, '.', '_' and '-', at most 63", c.Name)
 	check(len(c.Meta) <= MaxMeta, "Meta (%d bytes) must be at most %d", len(c.Meta), MaxMeta)
-	check(len(c.GossipKeys) > 0, "GossipKeys must hold a key")
+	check(len(c.GossipKeys) > 0 && len(c.GossipKeys) <= maxGossipKeys, "GossipKeys (%d) must be 1 to %d", len(c.GossipKeys), maxGossipKeys)
 	for i, k := range c.GossipKeys {
 		check(len(k) == GossipKeyBytes, "GossipKeys[%d] (%d bytes) must be %d bytes", i, len(k), GossipKeyBytes)
 	}
@@ -179,7 +192,7 @@ func (c Config) Validate() error {
 		_, _, err := net.SplitHostPort(s)
 		check(err == nil, "Join (%q) must be host:port", s)
 	}
-	if err := c.Identity.Check(c.MeshID, c.Name, time.Now()); err != nil {
+	if err := c.Identity.Check(c.MeshID, c.Name, c.withDefaults().Now()); err != nil {
 		errs = append(errs, fmt.Errorf("Identity: %w", err))
 	}
 	return errors.Join(append(errs, c.Timings.Validate())...)

@@ -45,16 +45,8 @@ func newDelegate(m *Mesh) *delegate {
 // NodeMeta returns what this agent says of itself.
 func (d *delegate) NodeMeta(int) []byte { return encodeAbout(d.m.self) }
 
-// NotifyMsg takes a message. b is memberlist's only for packets, but it does not say which this is.
-func (d *delegate) NotifyMsg(b []byte) {
-	if len(b) > MaxMessage+envelopeOverhead {
-		d.m.metrics.drop("message_size")
-		return
-	}
-	if !d.m.inbox.put(append([]byte(nil), b...)) {
-		d.m.metrics.drop("inbox_full")
-	}
-}
+// NotifyMsg drops a message: it names no sender, and what agents have to say goes over their connections.
+func (d *delegate) NotifyMsg([]byte) { d.m.metrics.drop("message") }
 
 // GetBroadcasts returns nothing: packet broadcast is too narrow for what agents have to say.
 func (d *delegate) GetBroadcasts(int, int) [][]byte { return nil }
@@ -181,7 +173,7 @@ func (m *Mesh) reconcile(name string, n note, keepers map[string]context.CancelF
 // memberlistConfig returns memberlist's config: its LAN defaults, except where a reason stands.
 func (m *Mesh) memberlistConfig() *memberlist.Config {
 	t, c := m.cfg.Timings, memberlist.DefaultLANConfig()
-	c.Name, c.Label, c.Keyring = m.cfg.Name, m.cfg.MeshID, m.keys
+	c.Name, c.Label, c.Keyring = m.cfg.Name, m.cfg.MeshID, m.keys.ring
 	c.Transport, c.Logger = m.transport, slog.NewLogLogger(newLineHandler(m.log.Handler(), m.metrics), slog.LevelInfo)
 	c.BindAddr, c.BindPort = m.transport.addr.Addr().String(), int(m.transport.addr.Port())
 	c.Delegate, c.Events, c.Alive, c.Conflict = m.delegate, m.delegate, m.delegate, m.delegate

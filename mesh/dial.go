@@ -86,7 +86,7 @@ func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*pee
 	case <-ctx.Done():
 		return nil, ErrClosed
 	}
-	return m.connect(ctx, addr, want, attempt{number: m.dials.Add(1)})
+	return m.connect(ctx, addr, want, m.attempt(false))
 }
 
 // ask dials a known agent of that name within the handshake of another, to learn whether it is there; pc is nil where it
@@ -102,17 +102,21 @@ func (m *Mesh) ask(ctx context.Context, addr netip.AddrPort, name string) (pc *p
 	if m.leaving.Load() {
 		return nil, false
 	}
-	pc, err := m.connect(ctx, addr, name, attempt{number: m.dials.Add(1), asking: true})
+	pc, err := m.connect(ctx, addr, name, m.attempt(true))
 	return pc, !errors.Is(err, ErrClosed)
+}
+
+func (m *Mesh) attempt(asking bool) attempt {
+	return attempt{id: m.creds.identity(), number: m.dials.Add(1), asking: asking}
 }
 
 func (m *Mesh) connect(ctx context.Context, addr netip.AddrPort, want string, try attempt) (*peerConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timings.HandshakeTimeout)
 	defer cancel()
 	to := net.UDPAddrFromAddrPort(addr)
-	qc, err := m.quic.Dial(ctx, to, m.tls.client, m.quicConfig)
+	qc, err := m.quic.Dial(ctx, to, m.tls.client(try.id), m.quicConfig)
 	if err != nil {
-		err = explainDial(err, addr)
+		err = explainDial(err, addr, m.tls.speaks)
 		if ref, ok := errors.AsType[*refusedError](err); ok {
 			ref.byPeer = true
 			m.refusals.add(to, want, ref)
@@ -135,15 +139,32 @@ func (m *Mesh) connect(ctx context.Context, addr netip.AddrPort, want string, tr
 		pc.close(codeClosed, "agent stopped")
 		return nil, ErrClosed
 	}
+	if mine := m.keys.current().offer(); newer(mine, pc.keys) || newer(pc.keys, mine) {
+		m.exchangeKeys(ctx, pc) // first of all: without common keys the two cannot be members
+	}
 	return pc, nil
 }
 
-// keep holds a connection to a member until ctx ends: it dials, waits for the connection's end, and dials again. The
-// greater name gives the smaller a head start, so that most pairs dial once.
+// dialSpread for each known peer is the time over which agents spread their dials to one that all hear of at once: its
+// handshakes take most of that.
+const dialSpread = 2 * time.Millisecond
+
+// patience returns how long to wait before a dial to name. The greater name gives the smaller a head start, so that most
+// pairs dial once.
+func (m *Mesh) patience(name string) time.Duration {
+	spread := time.Duration(m.table.size()) * dialSpread
+	d := rand.N(spread + 1)
+	if m.cfg.Name > name {
+		d += spread + m.cfg.Timings.HeadStart
+	}
+	return d
+}
+
+// keep holds a connection to a member until ctx ends: it dials, waits for the connection's end, and dials again.
 func (m *Mesh) keep(ctx context.Context, name string) {
 	wait := backoff{min: m.cfg.Timings.RetryMin, max: m.cfg.Timings.RetryMax}
 	for ctx.Err() == nil {
-		if m.cfg.Name > name && m.table.current(name) == nil && !sleep(ctx, m.cfg.Timings.HeadStart) {
+		if m.table.current(name) == nil && !sleep(ctx, m.patience(name)) {
 			return
 		}
 		pc := m.table.current(name)
@@ -154,6 +175,7 @@ func (m *Mesh) keep(ctx context.Context, name string) {
 			wait.reset()
 			select {
 			case <-pc.qc.Context().Done():
+			case <-pc.retired:
 			case <-ctx.Done():
 				return
 			}

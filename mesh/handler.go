@@ -3,7 +3,7 @@ package mesh
 import "context"
 
 // PeerHandler is told who can be reached. Its methods run one at a time, in the order in which things happened; they
-// must not block and must not call Close. PeerUp returns before the first stream, message or datagram of that
+// must not block and must not call Close. PeerUp returns before the first stream or datagram of that
 // connection is delivered.
 type PeerHandler interface {
 	// PeerUp says that a connection to the peer stands. It comes again, after a PeerDown, for a new instance.
@@ -19,11 +19,8 @@ type StreamHandler interface {
 	ServeStream(ctx context.Context, peer string, kind Kind, s *Stream)
 }
 
-// MessageHandler gets what peers send without a stream. Both may come twice or out of order.
-type MessageHandler interface {
-	// Message gets a SendReliable or BroadcastReliable of the peer, its signature checked. Calls come one at a time;
-	// a handler that blocks makes later messages be dropped and counted. It may keep b.
-	Message(from string, b []byte)
+// DatagramHandler gets what peers send without a stream. It may come out of order.
+type DatagramHandler interface {
 	// Datagram gets a SendDatagram of the peer. Calls for one peer come one at a time, for several at once; it must not
 	// block. It may keep b.
 	Datagram(peer string, b []byte)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/quic-go/quic-go"
 )
@@ -23,8 +22,9 @@ var (
 
 // attempt is how this end came to a handshake.
 type attempt struct {
-	number uint64 // of this agent's dials, from 1; 0 at the acceptor
-	asking bool   // only to learn whether a known agent answers
+	id     *Identity // that this end shows and believes in it
+	number uint64    // of this agent's dials, from 1; 0 at the acceptor
+	asking bool      // only to learn whether a known agent answers
 }
 
 func (a attempt) dialed() bool { return a.number > 0 }
@@ -62,11 +62,15 @@ func (m *Mesh) receive(qc *quic.Conn) *peerConn {
 // receiveHello leaves the stream open when it fails: the close of the connection ends it, and brings the reason, which the
 // dialer would miss behind an end of the stream.
 func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, error) {
-	c, err := m.identify(qc)
+	c, err := m.identify(qc, pinnedOf(qc.Context()).id)
 	if err != nil {
 		return nil, err
 	}
 	partial := &peerConn{name: c.name}
+	if agreedProtocol(qc.ConnectionState().TLS.NegotiatedProtocol) == 0 {
+		theirs := offerWords(pinnedOf(qc.Context()).offered)
+		return partial, refusef(reasonVersion, "it speaks %s, this agent %v", theirs, m.tls.speaks)
+	}
 	s, err := qc.AcceptStream(ctx)
 	if err != nil {
 		return partial, err
@@ -80,12 +84,13 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 	if Kind(kind[0]) != KindControl {
 		return partial, refusef(reasonHello, "the first stream is %v, not a hello", Kind(kind[0]))
 	}
-	pc, err := m.meet(ctx, qc, s, c, attempt{})
+	try := attempt{id: pinnedOf(qc.Context()).id}
+	pc, err := m.meet(ctx, qc, s, c, try)
 	if err != nil {
 		return partial, err
 	}
 	m.notify(pc.name)
-	if _, err := s.Write(appendHello(nil, m.hello(attempt{}))); err != nil {
+	if _, err := s.Write(appendHello(nil, m.hello(try))); err != nil {
 		// The connection is lost: serve finds that out and says so.
 		m.log.Debug("cannot answer hello", "peer", pc.name, "err", err)
 	}
@@ -97,9 +102,12 @@ func (m *Mesh) receiveHello(ctx context.Context, qc *quic.Conn) (*peerConn, erro
 // greet does the dialer's half on a connection whose TLS handshake is done; want is the name that was meant, "" for any.
 // A seed that turns out to be connected already is not greeted again.
 func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string, try attempt) (*peerConn, error) {
-	c, err := m.identify(qc)
+	c, err := m.identify(qc, try.id)
 	if err != nil {
 		return nil, err
+	}
+	if agreedProtocol(qc.ConnectionState().TLS.NegotiatedProtocol) == 0 {
+		return nil, m.awaitRefusal(ctx, qc)
 	}
 	if want != "" && c.name != want {
 		return nil, refusef(reasonName, "the certificate is for %q, but %q was dialed", c.name, want)
@@ -126,8 +134,19 @@ func (m *Mesh) greet(ctx context.Context, qc *quic.Conn, want string, try attemp
 	return pc, nil
 }
 
+// awaitRefusal returns what the acceptor says of a connection on whose version TLS could not agree: it has seen what both
+// speak.
+func (m *Mesh) awaitRefusal(ctx context.Context, qc *quic.Conn) error {
+	select {
+	case <-qc.Context().Done():
+		return context.Cause(qc.Context())
+	case <-ctx.Done():
+		return refusef(reasonVersion, "it does not speak %v", m.tls.speaks)
+	}
+}
+
 func (m *Mesh) hello(try attempt) hello {
-	return hello{about: m.self, name: m.cfg.Name, dial: try.number}
+	return hello{about: m.self, name: m.cfg.Name, dial: try.number, keys: m.keys.current().offer()}
 }
 
 // meet reads the other side's hello, decides whether it may be a peer, and adopts the connection.
@@ -145,7 +164,7 @@ func (m *Mesh) meet(ctx context.Context, qc *quic.Conn, s *quic.Stream, c claim,
 	if err := m.admit(ctx, h, try.asking); err != nil {
 		return nil, err
 	}
-	pc := newPeerConn(qc, h, c, try)
+	pc := newPeerConn(qc, h, c, try, m.cfg.Now())
 	stale, ok := m.table.adopt(pc)
 	if !ok {
 		return nil, ErrClosed
@@ -154,13 +173,13 @@ func (m *Mesh) meet(ctx context.Context, qc *quic.Conn, s *quic.Stream, c claim,
 	return pc, nil
 }
 
-// identify believes the certificate of a connection, or says why not.
-func (m *Mesh) identify(qc *quic.Conn) (claim, error) {
+// identify believes the certificate of a connection by the CAs of id, or says why not.
+func (m *Mesh) identify(qc *quic.Conn, id *Identity) (claim, error) {
 	var chain [][]byte
 	for _, cert := range qc.ConnectionState().TLS.PeerCertificates {
 		chain = append(chain, cert.Raw)
 	}
-	c, err := verify(m.cfg.Identity.CA, chain, time.Now())
+	c, err := verify(id.CAs, chain, m.cfg.Now())
 	if err != nil {
 		why := reasonCertificate
 		if ce, ok := errors.AsType[*certError](err); ok {
@@ -173,6 +192,10 @@ func (m *Mesh) identify(qc *quic.Conn) (claim, error) {
 	}
 	if c.mesh != m.cfg.MeshID {
 		return c, refusef(reasonMesh, "it is of mesh %q, this is %q", c.mesh, m.cfg.MeshID)
+	}
+	if m.creds.isRevoked(serialOf(c.cert)) {
+		m.table.distrust(c.name)
+		return c, refuseRevoked(c.cert)
 	}
 	return c, nil
 }
@@ -276,9 +299,9 @@ func certificateName(certs []*x509.Certificate) string {
 const noProtocol quic.TransportErrorCode = 0x100 + 120
 
 // explainDial makes a failed dial a sentence for an operator.
-func explainDial(err error, addr netip.AddrPort) error {
+func explainDial(err error, addr netip.AddrPort, speaks protocols) error {
 	if te, ok := errors.AsType[*quic.TransportError](err); ok && te.ErrorCode == noProtocol {
-		return refusef(reasonVersion, "it does not speak %s: another major version", alpn)
+		return refusef(reasonVersion, "it does not speak %v: another major version", speaks)
 	}
 	timeout := errors.Is(err, context.DeadlineExceeded)
 	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {

@@ -21,13 +21,27 @@ func (m *Mesh) Health() []string {
 	now := time.Now()
 	notes := m.table.health(now)
 	notes = append(notes, m.seedNotes()...)
-	if left := m.cfg.Identity.Expires().Sub(now); left < expiresSoon {
-		notes = append(notes, fmt.Sprintf("the certificate of this agent ends in %v", left.Round(time.Minute)))
-	}
+	notes = append(notes, m.folder.health()...)
+	notes = append(notes, m.certificateNotes(m.cfg.Now())...)
 	if list := m.list.Load(); list != nil {
 		if n := list.GetHealthScore(); n >= slowToGossip {
 			notes = append(notes, fmt.Sprintf("this agent answers gossip late or loses packets (score %d of 8)", n))
 		}
+	}
+	return notes
+}
+
+func (m *Mesh) certificateNotes(now time.Time) []string {
+	var notes []string
+	id := m.creds.identity()
+	switch left := id.Expires().Sub(now); {
+	case left < 0:
+		notes = append(notes, fmt.Sprintf("the certificate of this agent has ended at %s", id.Expires().Format(time.RFC3339)))
+	case left < expiresSoon:
+		notes = append(notes, fmt.Sprintf("the certificate of this agent ends in %v", left.Round(time.Minute)))
+	}
+	if m.creds.isRevoked(id.Serial()) {
+		notes = append(notes, fmt.Sprintf("the certificate of this agent (serial %s) is revoked: its peers refuse it", id.Serial()))
 	}
 	return notes
 }
@@ -41,9 +55,14 @@ func (t *table) health(now time.Time) []string {
 		r := t.records[name]
 		linked := r.current != nil && r.current.open()
 		switch {
+		case r.member && !linked && !r.about.speaks.meet(t.speaks):
+			notes = append(notes, fmt.Sprintf("peer %s speaks %v, this agent %v: they cannot connect", name, r.about.speaks, t.speaks))
 		case r.member && !linked && !r.failing.IsZero() && now.Sub(r.failing) >= failingFor:
 			notes = append(notes, fmt.Sprintf("peer %s is alive by gossip (%v/udp), but QUIC to it at %v/udp fails since %s: %v",
 				name, r.gossip, r.about.quic, r.failing.Format(time.TimeOnly), r.dialErr))
+		case r.member && linked && r.deaf:
+			notes = append(notes, fmt.Sprintf("peer %s is connected by QUIC, but gossip packets to it at %v/udp or their answers get lost: "+
+				"is a port blocked in one direction?", name, r.gossip))
 		case !r.member && linked && now.Sub(r.since) >= strangerFor:
 			notes = append(notes, fmt.Sprintf("peer %s is connected, but no member: do its gossip keys differ?", name))
 		}

@@ -6,27 +6,42 @@ import (
 	"io"
 )
 
-// maxHello bounds a hello: an about and a name.
-const maxHello = maxAbout + 128
+// maxHello bounds a hello: an about, a name, and room for what later versions add.
+const maxHello = maxAbout + 256
 
 // hello is the first thing that either side says on a connection. The name must be the certificate's.
 type hello struct {
 	about about
 	name  string
 	dial  uint64 // the dialer's number of this dial, from 1 and growing; 0 from an acceptor
+	keys  offer  // which gossip keys it has, without them
 }
 
-// appendHello appends the wire form with its length before it: about, name (length-prefixed), dial (uvarint).
+// appendHello appends the wire form with its length before it: about and name (length-prefixed), dial (uvarint), the
+// gossip keys' offer (length-prefixed).
 func appendHello(b []byte, h hello) []byte {
-	return appendBytes(b, binary.AppendUvarint(appendBytes(encodeAbout(h.about), h.name), h.dial))
+	body := binary.AppendUvarint(appendBytes(appendBytes(nil, encodeAbout(h.about)), h.name), h.dial)
+	return appendBytes(b, appendOffer(body, h.keys))
 }
 
-// parseHello reads a hello without its length. The dial may be missing; bytes after the last known field are ignored.
+// parseHello reads a hello without its length. What follows the name may be missing; bytes after the last known field are
+// ignored.
 func parseHello(b []byte) (hello, error) {
 	r := reader{b: b}
-	h := hello{about: r.about(), name: string(r.bytes(64))}
+	var h hello
+	inner := reader{b: r.bytes(maxHello)}
+	if r.err == nil {
+		h.about = inner.about()
+		r.failed(inner.err)
+	}
+	h.name = string(r.bytes(64))
 	if len(r.b) > 0 {
 		h.dial = r.uvarint()
+	}
+	if len(r.b) > 0 {
+		keys, err := parseOffer(r.bytes(uint64(maxOffer)))
+		h.keys = offer{version: keys.version, sum: keys.sum}
+		r.failed(err)
 	}
 	if r.err == nil && !namePattern.MatchString(h.name) {
 		r.fail(fmt.Errorf("%q is no agent's name", h.name))

@@ -1,12 +1,12 @@
 package mesh
 
 import (
-	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,13 +91,13 @@ func TestIdentityFaultsAreSaidInASentence(t *testing.T) {
 		{"not yet valid", good, "prod", "g1", now.Add(-2 * time.Hour), "certificate is valid only from"},
 		{"wrong mesh", good, "test", "g1", now, `the certificate is for mesh "prod", not "test"`},
 		{"wrong name", good, "prod", "g2", now, `the certificate is for agent "g1", not "g2"`},
-		{"other CA", Identity{Certificate: foreign.Certificate, CA: good.CA}, "prod", "g1", now, "not from this mesh's CA"},
-		{"other key", Identity{CA: good.CA, Certificate: tls.Certificate{
+		{"other CA", Identity{Certificate: foreign.Certificate, CAs: good.CAs}, "prod", "g1", now, "not from this mesh's CA"},
+		{"other key", Identity{CAs: good.CAs, Certificate: tls.Certificate{
 			Leaf: good.Certificate.Leaf, PrivateKey: foreign.Certificate.PrivateKey,
 		}}, "prod", "g1", now, "the key is not the certificate's"},
 		{
 			"the CA itself",
-			Identity{CA: ca.cert, Certificate: tls.Certificate{Leaf: ca.cert, PrivateKey: ca.key}},
+			Identity{CAs: ca.trusted, Certificate: tls.Certificate{Leaf: ca.cert, PrivateKey: ca.key}},
 			"prod", "g1", now, "names no agent",
 		},
 	} {
@@ -126,9 +126,64 @@ func TestLoadFaultsNameTheFile(t *testing.T) {
 		t.Errorf("key of another: %v", err)
 	}
 	os.WriteFile(filepath.Join(dir, "g1.pem"), key, 0o600)
-	want := `g1.pem holds no PEM block "CERTIFICATE"`
+	want := `g1.pem holds a PEM block "PRIVATE KEY", not "CERTIFICATE"`
 	if _, err := LoadIdentity(dir, "g1"); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("key in place of certificate: %v", err)
+	}
+}
+
+func TestHalfWrittenFilesAreNotRead(t *testing.T) {
+	dir := t.TempDir()
+	if err := mustIssue(t, mustAuthority(t, "prod"), "g1", time.Hour).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"g1.pem", "g1-key.pem", CAFile} {
+		file := filepath.Join(dir, name)
+		whole, _ := os.ReadFile(file)
+		for _, b := range [][]byte{nil, whole[:len(whole)/2], append(slices.Clone(whole), whole[:len(whole)/2]...)} {
+			os.WriteFile(file, b, 0o600)
+			if _, err := LoadIdentity(dir, "g1"); err == nil {
+				t.Errorf("%s of %d bytes was read, it has %d", name, len(b), len(whole))
+			}
+		}
+		os.WriteFile(file, whole, 0o600)
+	}
+	if _, err := LoadIdentity(dir, "g1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSeveralAuthoritiesAreBelieved(t *testing.T) {
+	dir := t.TempDir()
+	older, newer := mustAuthority(t, "prod"), mustAuthority(t, "prod")
+	if err := newer.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", 0o644, older.cert.Raw, newer.cert.Raw); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := LoadAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mustIssue(t, ca, "g1", time.Hour).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	id, err := LoadIdentity(dir, "g1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !id.Certificate.Leaf.NotAfter.Before(newer.cert.NotAfter) || issuer(id.CAs, id.Certificate.Leaf) == nil || len(id.CAs) != 2 {
+		t.Errorf("issued by none of %d", len(id.CAs))
+	}
+	for _, by := range []*Authority{older, newer} {
+		if _, err := verify(id.CAs, mustIssue(t, by, "g2", time.Hour).Certificate.Certificate, time.Now()); err != nil {
+			t.Error(err)
+		}
+	}
+	stranger := mustIssue(t, mustAuthority(t, "prod"), "g2", time.Hour)
+	if _, err := verify(id.CAs, stranger.Certificate.Certificate, time.Now()); err == nil {
+		t.Error("a third CA was believed")
 	}
 }
 
@@ -168,37 +223,8 @@ func TestCertificateForOtherUsesIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := verify(ca.cert, [][]byte{der}, time.Now()); err == nil {
+	if _, err := verify(ca.trusted, [][]byte{der}, time.Now()); err == nil {
 		t.Error("a code signing certificate was believed")
-	}
-}
-
-func TestBothKindsOfKeysSign(t *testing.T) {
-	_, ed, _ := ed25519.GenerateKey(nil)
-	ids := []Identity{
-		mustIssue(t, mustAuthority(t, "prod"), "g1", time.Hour),
-		{Certificate: tls.Certificate{PrivateKey: ed}},
-	}
-	for _, id := range ids {
-		b, err := seal(id, "prod", "g1", []byte("text"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := parseEnvelope(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pub := id.signer().Public()
-		if err := e.check("prod", pub); err != nil {
-			t.Error(err)
-		}
-		if e.check("test", pub) == nil {
-			t.Error("the signature fits another mesh")
-		}
-		e.payload = []byte("test")
-		if e.check("prod", pub) == nil {
-			t.Error("the signature fits another payload")
-		}
 	}
 }
 

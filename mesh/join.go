@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// seedsPerName is how many addresses of one name are tried in a round. One that answers is enough, since gossip tells of
-// the others; a name may stand for a thousand agents.
+// seedsPerName is how many addresses of one name are tried in a round until one answers: gossip tells of the others, and a
+// name may stand for a thousand agents.
 const seedsPerName = 3
 
 // seeds is how joining goes.
@@ -81,7 +81,7 @@ func (m *Mesh) joinAll() {
 		}
 		m.settle.joined(joined)
 		d := wait.next()
-		if joined {
+		if joined && m.Settled() {
 			d = m.cfg.Timings.RejoinInterval
 			d = d*3/4 + rand.N(d/2) // agents of one deployment do not come together
 		}
@@ -129,24 +129,26 @@ func (m *Mesh) joinSeed(seed string) bool {
 }
 
 // joinAddrs tries a few of a seed's addresses. It returns nil when one answers, is connected already, or when all are
-// this agent's own.
+// this agent's own. While one is connected, another that is not is still tried in each round: agents that start together
+// may meet in groups that know nothing of each other.
 func (m *Mesh) joinAddrs(addrs []netip.AddrPort) error {
 	var others []netip.AddrPort
+	tries := seedsPerName
 	for _, a := range addrs {
-		if a == m.self.quic || m.seeds.isOwn(a, time.Now()) {
-			continue
+		switch {
+		case a == m.self.quic || m.seeds.isOwn(a, time.Now()):
+		case m.table.hasAddr(a):
+			tries = 1
+		default:
+			others = append(others, a)
 		}
-		if m.table.hasAddr(a) {
-			return nil
-		}
-		others = append(others, a)
 	}
 	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 	var errs []error
-	for _, a := range others[:min(len(others), seedsPerName)] {
+	for _, a := range others[:min(len(others), tries)] {
 		err := m.joinAddr(a)
 		switch {
-		case err == nil:
+		case err == nil || tries == 1:
 			return nil
 		case !errors.Is(err, errSelf):
 			errs = append(errs, err)
@@ -207,6 +209,7 @@ func (m *Mesh) becomesMember(name string) bool {
 // rejoin looks for agents that gossip has lost: one dead peer, chosen at random, and those that are connected but no
 // members.
 func (m *Mesh) rejoin() {
+	m.mendKeys()
 	for _, name := range m.table.strangers() {
 		if err := m.introduce(name); err != nil {
 			m.log.Debug("peer stays no member", "peer", name, "err", err)

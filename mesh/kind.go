@@ -9,7 +9,7 @@ type Kind uint8
 // go to Config.Streams.
 const (
 	KindRequest    Kind = 1 // a request from its ingress to its owner
-	KindGossip     Kind = 2 // a stream of memberlist: push/pull, ping, reliable message
+	KindGossip     Kind = 2 // a stream of memberlist: push/pull, ping
 	KindProbe      Kind = 3 // asking an owner for its load
 	KindDigestPull Kind = 4 // fetching a whole digest
 	KindRaft       Kind = 5 // raft between voters, and those who watch them

@@ -13,38 +13,69 @@ import (
 // memQueue is how many packets wait at a socket of a MemNetwork: about a kernel's default buffer of small packets.
 const memQueue = 1024
 
-// MemNetwork is a network of UDP sockets in memory, for tests and simulations of whole meshes: it delays, loses and cuts
-// packets as it is told. Under testing/synctest its delays pass in fake time. Its methods may be called at any time from
-// any goroutine.
+// MemNetwork is a network of UDP sockets in memory, for tests and simulations of whole meshes: it delays, loses, repeats,
+// reorders and cuts packets as it is told, and carries as many bytes as it is told. Under testing/synctest its delays pass
+// in fake time. Its methods may be called at any time from any goroutine.
 type MemNetwork struct {
 	mu     sync.Mutex
 	rand   *rand.Rand
 	socks  map[netip.AddrPort]*memSock
-	port   uint16 // last that was given to a socket bound to port 0
-	delay  time.Duration
-	jitter time.Duration
-	loss   float64
+	port   uint16  // last that was given to a socket bound to port 0
+	all    MemLink // every link that has no settings of its own
+	links  map[[2]netip.Addr]*memLink
 	groups map[netip.Addr]int
 	block  func(from, to netip.AddrPort) bool
 }
 
-// NewMemNetwork returns a network without delay, loss or cuts. The seed decides which packets jitter and loss hit.
+// NewMemNetwork returns a network without delay, loss, bounds or cuts. The seed decides which packets chance hits.
 func NewMemNetwork(seed uint64) *MemNetwork {
-	return &MemNetwork{rand: rand.New(rand.NewPCG(seed, 0)), socks: map[netip.AddrPort]*memSock{}, port: 40000}
+	return &MemNetwork{
+		rand: rand.New(rand.NewPCG(seed, 0)), socks: map[netip.AddrPort]*memSock{}, port: 40000,
+		links: map[[2]netip.Addr]*memLink{},
+	}
 }
 
 // SetDelay sets how long each packet is under way: delay and up to jitter more, so that packets may overtake.
 func (n *MemNetwork) SetDelay(delay, jitter time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.delay, n.jitter = delay, jitter
+	n.set(func(l *MemLink) { l.Delay, l.Jitter = delay, jitter })
 }
 
 // SetLoss sets the share of packets that are lost, 0 to 1.
-func (n *MemNetwork) SetLoss(share float64) {
+func (n *MemNetwork) SetLoss(share float64) { n.set(func(l *MemLink) { l.Loss = share }) }
+
+// SetRepeat sets the share of packets that arrive twice, 0 to 1.
+func (n *MemNetwork) SetRepeat(share float64) { n.set(func(l *MemLink) { l.Repeat = share }) }
+
+// SetRate sets how many bytes a second each link carries, with the headers of IP and UDP; 0 lifts the bound. Packets wait
+// for their turn, for a moment, and are lost beyond.
+func (n *MemNetwork) SetRate(bytesPerSecond int) { n.set(func(l *MemLink) { l.Rate = bytesPerSecond }) }
+
+// SetMTU sets the bytes of the largest packet that passes, with the headers of IP and UDP; larger ones vanish, as on a path
+// whose ICMP is filtered. 0 lifts the bound.
+func (n *MemNetwork) SetMTU(bytes int) { n.set(func(l *MemLink) { l.MTU = bytes }) }
+
+func (n *MemNetwork) set(change func(*MemLink)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.loss = share
+	change(&n.all)
+}
+
+// SetLink gives the packets from one address to another settings of their own, in place of those for all; nil takes them
+// away.
+func (n *MemNetwork) SetLink(from, to netip.Addr, l *MemLink) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkLocked(from, to).set = l
+}
+
+func (n *MemNetwork) linkLocked(from, to netip.Addr) *memLink {
+	pair := [2]netip.Addr{from, to}
+	l := n.links[pair]
+	if l == nil {
+		l = &memLink{}
+		n.links[pair] = l
+	}
+	return l
 }
 
 // Partition lets packets pass only between addresses of one group. Addresses that are in none form one more. Partition()
@@ -93,21 +124,19 @@ func (n *MemNetwork) ListenPacket(_, addr string) (net.PacketConn, error) {
 	return s, nil
 }
 
-// fate returns whether a packet gets through, and after how long.
-func (n *MemNetwork) fate(from, to netip.AddrPort) (time.Duration, bool) {
+// fate returns after how long the copies of a packet of size bytes arrive: none when it is lost.
+func (n *MemNetwork) fate(from, to netip.AddrPort, size int) []time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.groups[from.Addr()] != n.groups[to.Addr()] || (n.block != nil && n.block(from, to)) {
-		return 0, false
+		return nil
 	}
-	if n.loss > 0 && n.rand.Float64() < n.loss {
-		return 0, false
+	l := n.linkLocked(from.Addr(), to.Addr())
+	as := &n.all
+	if l.set != nil {
+		as = l.set
 	}
-	d := n.delay
-	if n.jitter > 0 {
-		d += time.Duration(n.rand.Int64N(int64(n.jitter)))
-	}
-	return d, true
+	return l.carry(as, size+ipHeaders(to.Addr()), time.Now(), n.rand)
 }
 
 // deliver puts a packet into the socket at its address, if one is open and has room.
@@ -165,16 +194,18 @@ func (s *memSock) WriteTo(p []byte, addr net.Addr) (int, error) {
 	default:
 	}
 	to := addrPort(addr)
-	d, ok := s.net.fate(s.addr, to)
-	if !ok {
+	copies := s.net.fate(s.addr, to, len(p))
+	if len(copies) == 0 {
 		return len(p), nil
 	}
-	pkt := memPacket{from: s.addr, data: append([]byte(nil), p...)}
-	if d == 0 {
-		s.net.deliver(to, pkt)
-		return len(p), nil
+	pkt := memPacket{from: s.addr, data: append([]byte(nil), p...)} // readers copy it: one serves for all copies
+	for _, d := range copies {
+		if d == 0 {
+			s.net.deliver(to, pkt)
+			continue
+		}
+		time.AfterFunc(d, func() { s.net.deliver(to, pkt) })
 	}
-	time.AfterFunc(d, func() { s.net.deliver(to, pkt) })
 	return len(p), nil
 }
 

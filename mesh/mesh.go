@@ -36,7 +36,7 @@ var (
 	ErrUnknownPeer = errors.New("unknown peer")
 	// ErrNotConnected is returned where a connection is needed and not made.
 	ErrNotConnected = errors.New("not connected")
-	// ErrTooLarge is returned for a message above its bound; nothing was sent.
+	// ErrTooLarge is returned for a datagram above its bound; nothing was sent.
 	ErrTooLarge = errors.New("too large")
 	// ErrClosed is returned by a mesh that is not running (any more).
 	ErrClosed = errors.New("mesh is closed")
@@ -44,12 +44,14 @@ var (
 
 // Mesh is one agent's place in its mesh.
 type Mesh struct {
-	cfg   Config
-	log   *slog.Logger
-	self  about
-	tls   tlsConfigs
-	keys  *memberlist.Keyring
-	start time.Time
+	cfg      Config
+	log      *slog.Logger
+	self     about
+	creds    *credentials
+	folder   *folder
+	tls      tlsConfigs
+	keys     *keyring
+	rotating sync.Mutex // held over a rotation of keys
 
 	quic       *quic.Transport
 	quicConfig *quic.Config
@@ -62,7 +64,6 @@ type Mesh struct {
 	traffic    traffic
 	settle     *settle
 	seeds      *seeds
-	inbox      *inbox
 	dials      atomic.Uint64 // begun so far
 	dialSlots  chan struct{} // bounds handshakes that this agent begins
 	askSlots   chan struct{} // and those that it begins within another
@@ -72,7 +73,7 @@ type Mesh struct {
 	wg      sync.WaitGroup // everything that runs for the mesh
 	running atomic.Bool
 	leaving atomic.Bool
-	leaveMu sync.Mutex    // held over memberlist's Leave and Shutdown
+	goodbye chan struct{} // full over memberlist's Leave and Shutdown; a mutex would stop the clock of tests in fake time
 	done    chan struct{} // closed when Run has returned
 	list    atomic.Pointer[memberlist.Memberlist]
 
@@ -89,9 +90,9 @@ func New(cfg Config) (*Mesh, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	keys, err := memberlist.NewKeyring(cfg.GossipKeys, cfg.GossipKeys[0])
+	keys, err := newKeyring(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("read gossip keys: %w", err)
+		return nil, err
 	}
 	met, err := newMetrics(cfg.Registerer)
 	if err != nil {
@@ -99,15 +100,15 @@ func New(cfg Config) (*Mesh, error) {
 	}
 	m := &Mesh{
 		cfg: cfg, log: cfg.Logger.With("mesh", cfg.MeshID, "agent", cfg.Name), keys: keys, metrics: met,
-		start: time.Now(), done: make(chan struct{}), reported: map[string]Peer{},
+		creds: newCredentials(cfg.Identity), folder: newFolder(cfg), done: make(chan struct{}), goodbye: make(chan struct{}, 1),
+		reported:  map[string]Peer{},
 		dialSlots: make(chan struct{}, cfg.Timings.DialLimit), askSlots: make(chan struct{}, cfg.Timings.DialLimit),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
-	m.table = newTable(cfg.Name)
+	m.table = newTable(cfg.Name, cfg.protocols)
 	m.refusals = newRefusals(m.log, met)
 	m.settle = newSettle()
 	m.seeds = newSeeds()
-	m.inbox = newInbox()
 	m.delegate = newDelegate(m)
 	if err := m.open(); err != nil {
 		met.unregister()
@@ -131,14 +132,15 @@ func (m *Mesh) open() error {
 	var id [8]byte
 	rand.Read(id[:])
 	m.self = about{
-		version: wireVersion, instance: binary.LittleEndian.Uint64(id[:]), started: m.start.Unix(),
+		speaks: m.cfg.protocols, instance: binary.LittleEndian.Uint64(id[:]), started: m.cfg.Now().Unix(),
 		quic: quicAddr, meta: m.cfg.Meta,
 	}
-	m.tls = newTLSConfigs(m.cfg.Identity, m.refuseProtocol)
+	m.tls = tlsConfigs{speaks: m.cfg.protocols, foreign: m.refuseProtocol}
 	m.quicConfig = quicConfig(m.cfg.Timings)
 	m.quic = &quic.Transport{
 		Conn: quicSock, StatelessResetKey: resetKey(m.cfg.Identity),
 		VerifySourceAddress: func(net.Addr) bool { return !m.initials.take(time.Now()) },
+		ConnContext:         func(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) { return m.pin(ctx), nil },
 	}
 	m.transport = newTransport(m, gossipSock, gossipAddr)
 	return nil
@@ -165,7 +167,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	}
 	defer close(m.done)
 	defer context.AfterFunc(ctx, func() { m.cancel(ErrClosed) })()
-	ln, err := m.quic.Listen(m.tls.server, m.quicConfig)
+	ln, err := m.quic.Listen(m.tls.server(), m.quicConfig)
 	if err != nil {
 		m.stop(nil)
 		return fmt.Errorf("listen for QUIC: %w", err)
@@ -176,12 +178,16 @@ func (m *Mesh) Run(ctx context.Context) error {
 		return fmt.Errorf("start memberlist: %w", err)
 	}
 	m.list.Store(list)
+	if m.folder.dir != "" {
+		m.wg.Go(m.rereadAll)
+	}
 	m.wg.Go(func() { m.acceptAll(ln) })
 	m.wg.Go(m.transport.readPackets)
 	m.wg.Go(m.reconcileAll)
 	m.wg.Go(m.joinAll)
 	m.wg.Go(m.awaitSettled)
-	m.wg.Go(m.deliverAll)
+	m.wg.Go(m.reviewAll)
+	m.wg.Go(m.watchGossip)
 	<-m.ctx.Done()
 	m.stop(ln)
 	if err := context.Cause(m.ctx); !errors.Is(err, ErrClosed) {
@@ -195,9 +201,9 @@ func (m *Mesh) Run(ctx context.Context) error {
 func (m *Mesh) stop(ln *quic.Listener) {
 	m.cancel(ErrClosed)
 	if list := m.list.Load(); list != nil {
-		m.leaveMu.Lock()
+		m.goodbye <- struct{}{}
 		_ = list.Shutdown() // it fails only where the transport does
-		m.leaveMu.Unlock()
+		<-m.goodbye
 	}
 	_ = m.transport.Shutdown()
 	if ln != nil {
@@ -275,8 +281,8 @@ func (m *Mesh) Leave(timeout time.Duration) error {
 
 // leaveGossip leaves, unless the mesh stops: memberlist panics when it is to leave after its shutdown.
 func (m *Mesh) leaveGossip(list *memberlist.Memberlist, timeout time.Duration) error {
-	m.leaveMu.Lock()
-	defer m.leaveMu.Unlock()
+	m.goodbye <- struct{}{}
+	defer func() { <-m.goodbye }()
 	if m.ctx.Err() != nil {
 		return ErrClosed
 	}

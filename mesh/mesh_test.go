@@ -62,7 +62,6 @@ type agent struct {
 
 	mu        sync.Mutex
 	events    []string
-	messages  []string
 	datagrams []string
 	merged    []string
 	state     []byte
@@ -71,8 +70,6 @@ type agent struct {
 func (a *agent) PeerUp(p Peer) { a.add(&a.events, "up "+p.Name) }
 
 func (a *agent) PeerDown(name, reason string) { a.add(&a.events, "down "+name+": "+reason) }
-
-func (a *agent) Message(from string, b []byte) { a.add(&a.messages, from+": "+string(b)) }
 
 func (a *agent) Datagram(peer string, b []byte) { a.add(&a.datagrams, peer+": "+string(b)) }
 
@@ -134,7 +131,7 @@ func (w *world) config(name string, seeds ...string) Config {
 func (w *world) run(c Config) *agent {
 	w.t.Helper()
 	a := &agent{t: w.t, reg: prometheus.NewRegistry(), state: []byte("state of " + c.Name)}
-	c.Peers, c.Messages, c.State, c.Registerer = a, a, a, a.reg
+	c.Peers, c.Datagrams, c.State, c.Registerer = a, a, a, a.reg
 	if c.Streams = a; w.deaf {
 		c.Streams = nil
 	}
@@ -393,56 +390,22 @@ func TestLossyNetworkStillFormsAMesh(t *testing.T) {
 	})
 }
 
-func TestMessagesAndDatagramsArriveWithTheirSender(t *testing.T) {
+func TestDatagramsArriveWithTheirSender(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b, c := w.three()
-		if err := a.SendReliable(t.Context(), "b", []byte("one")); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.BroadcastReliable(t.Context(), []byte("all")); err != nil {
-			t.Fatal(err)
-		}
 		if err := a.SendDatagram("c", []byte("beat")); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := b.BroadcastDatagram([]byte("beats")); n != 2 || err != nil {
-			t.Errorf("broadcast to %d, %v", n, err)
+		for _, peer := range []string{"a", "c"} {
+			if err := b.SendDatagram(peer, []byte("beats")); err != nil {
+				t.Fatal(err)
+			}
 		}
 		await(t, time.Second, "all arrived", func() bool {
-			return len(b.got(&b.messages)) == 2 && len(a.got(&a.messages)) == 1 && len(c.got(&c.datagrams)) == 2
+			return len(a.got(&a.datagrams)) == 1 && len(c.got(&c.datagrams)) == 2
 		})
-		if got := a.got(&a.messages); got[0] != "c: all" {
+		if got := a.got(&a.datagrams); got[0] != "b: beats" {
 			t.Errorf("a got %q", got)
-		}
-	})
-}
-
-func TestPeerThatTakesNoStreamsDoesNotHoldUpBroadcasts(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		a := w.run(w.config("a"))
-		b := w.run(w.config("b", a.QUICAddr().String()))
-		w.tune = func(m *Mesh) { m.quicConfig.MaxIncomingStreams = -1 }
-		w.run(w.config("x", a.QUICAddr().String()))
-		await(t, 5*time.Second, "connected", func() bool { return connectedTo(a, "b", "x")() })
-		for i := range 5 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			start := time.Now()
-			err := a.BroadcastReliable(ctx, []byte("all"))
-			cancel()
-			limit := time.Second // x is tried
-			if i > 0 {
-				limit = 2 * broadcastPatience
-			}
-			if took := time.Since(start); err == nil || took > limit {
-				t.Errorf("broadcast %d: %v after %v", i, err, took)
-			}
-			time.Sleep(100 * time.Millisecond)
-			if got := b.got(&b.messages); len(got) != i+1 {
-				t.Errorf("b got %d of %d", len(got), i+1)
-			}
-		}
-		if n := counter(t, a.reg, "kvmesh_mesh_dropped_total", "reason", "broadcast_behind"); n != 4 {
-			t.Errorf("%v counted, want 4", n)
 		}
 	})
 }
@@ -451,7 +414,7 @@ func TestDatagramsOfOnePeerComeOneAtATime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		slow := &slowHandler{}
 		b := w.run(w.config("b"))
-		w.tune = func(m *Mesh) { m.cfg.Messages = slow }
+		w.tune = func(m *Mesh) { m.cfg.Datagrams = slow }
 		a := w.run(w.config("a"))
 		for range 2 {
 			if _, err := b.dial(t.Context(), a.QUICAddr(), "a"); err != nil {
@@ -476,8 +439,6 @@ func TestDatagramsOfOnePeerComeOneAtATime(t *testing.T) {
 // slowHandler counts how many of its calls run at a time.
 type slowHandler struct{ calls, now, most atomic.Int64 }
 
-func (*slowHandler) Message(string, []byte) {}
-
 func (h *slowHandler) Datagram(string, []byte) {
 	h.calls.Add(1)
 	h.most.Store(max(h.most.Load(), h.now.Add(1)))
@@ -485,72 +446,22 @@ func (h *slowHandler) Datagram(string, []byte) {
 	h.now.Add(-1)
 }
 
-func TestForgedMessagesAreDroppedByReason(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		a, b, _ := w.three()
-		list := a.list.Load()
-		forged, _ := seal(a.cfg.Identity, "test", "c", []byte("I am c"))
-		stranger, _ := seal(a.cfg.Identity, "test", "nobody", []byte("I am new"))
-		otherMesh, _ := seal(a.cfg.Identity, "prod", "a", []byte("from elsewhere"))
-		for _, msg := range [][]byte{forged, stranger, otherMesh, {0xff}} {
-			if err := list.SendReliable(placeholder("b"), msg); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Second)
-		if got := b.got(&b.messages); len(got) > 0 {
-			t.Errorf("b took %q", got)
-		}
-		for reason, want := range map[string]float64{"bad_signature": 2, "unknown_sender": 1, "bad_envelope": 1} {
-			if got := counter(t, b.reg, "kvmesh_mesh_dropped_total", "reason", reason); got != want {
-				t.Errorf("dropped for %s: %v, want %v", reason, got, want)
-			}
-		}
-	})
-}
-
-func TestMessageOfAPeerWithoutConnectionIsDropped(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		a, b, c := w.three()
-		msg, _ := seal(c.cfg.Identity, "test", "c", []byte("late"))
-		w.vanish(c)
-		await(t, 10*time.Second, "c is down", func() bool { return b.saw("down c") })
-		if err := a.list.Load().SendReliable(placeholder("b"), msg); err != nil {
-			t.Fatal(err)
-		}
-		await(t, time.Second, "the message is dropped", func() bool {
-			return counter(t, b.reg, "kvmesh_mesh_dropped_total", "reason", "unknown_sender") == 1
-		})
-		if got := b.got(&b.messages); len(got) > 0 {
-			t.Errorf("b took %q", got)
-		}
-	})
-}
-
 func TestTooLargeIsRefusedBeforeSending(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, _, _ := w.three()
-		if err := a.SendReliable(t.Context(), "b", make([]byte, MaxMessage+1)); err == nil {
-			t.Error("an oversized message was sent")
-		}
 		if err := a.SendDatagram("b", make([]byte, MaxDatagram+1)); err == nil {
 			t.Error("an oversized datagram was sent")
 		}
 	})
 }
 
-func TestLargestMessageAndDatagramArrive(t *testing.T) {
+func TestLargestDatagramArrives(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b, _ := w.three()
-		if err := a.SendReliable(t.Context(), "b", make([]byte, MaxMessage)); err != nil {
-			t.Fatal(err)
-		}
 		if err := a.SendDatagram("b", make([]byte, MaxDatagram)); err != nil {
 			t.Fatal(err)
 		}
-		await(t, 5*time.Second, "both arrived", func() bool {
-			return len(b.got(&b.messages)) == 1 && len(b.got(&b.datagrams)) == 1
-		})
+		await(t, 5*time.Second, "it arrived", func() bool { return len(b.got(&b.datagrams)) == 1 })
 	})
 }
 
@@ -584,13 +495,16 @@ func TestPacketsFitTheNarrowestPathOfIPv6(t *testing.T) {
 		cb.ListenPacket = listen
 		b := w.run(cb)
 		await(t, 5*time.Second, "joined", connectedTo(a, "b"))
-		if err := a.SendReliable(t.Context(), "b", make([]byte, 100_000)); err != nil {
+		s, err := a.Open(t.Context(), "b", KindRequest)
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer s.Close()
+		talks(t, s, strings.Repeat("x", 100_000))
 		if err := a.SendDatagram("b", make([]byte, MaxDatagram)); err != nil {
 			t.Fatal(err)
 		}
-		await(t, 5*time.Second, "both have arrived", func() bool { return len(b.got(&b.messages)) == 1 && len(b.got(&b.datagrams)) == 1 })
+		await(t, 5*time.Second, "it arrived", func() bool { return len(b.got(&b.datagrams)) == 1 })
 		const headers = 40 + 8                                        // of IPv6 and UDP
 		if n := most.Load() + headers; n > 1280 || n < headers+1200 { // QUIC's handshake has packets of 1,200
 			t.Errorf("the largest packet takes %d bytes, want at most 1,280", n)

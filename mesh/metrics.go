@@ -22,7 +22,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		peersDesc: prometheus.NewDesc("kvmesh_mesh_peers", "Known peers by their state.", []string{"state"}, nil),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvmesh_mesh_dropped_total",
-			Help: "Messages, datagrams, streams, packets and states that were dropped, by reason.",
+			Help: "Datagrams, streams, packets and states that were dropped, by reason.",
 		}, []string{"reason"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvmesh_mesh_refused_total",

@@ -96,7 +96,7 @@ func TestSmallerNamesConnectionIsKept(t *testing.T) {
 		{"b", "a", false, true}, // the same connection as the first, from its other end
 		{"b", "a", true, false},
 	} {
-		if got := newTable(test.self).keeps(&peerConn{name: test.peer, dialed: test.dialed}); got != test.want {
+		if got := newTable(test.self, protocols{}).keeps(&peerConn{name: test.peer, dialed: test.dialed}); got != test.want {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
@@ -136,25 +136,6 @@ func TestConnectionsAreMadeWhileAddressesAreVerified(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestInboxIsBoundedInMessagesAndBytes(t *testing.T) {
-	i := newInbox()
-	for range maxInbox {
-		if !i.put(nil) {
-			t.Fatal("refused below the bound")
-		}
-	}
-	if i.put(nil) {
-		t.Error("took more messages than its bound")
-	}
-	i = newInbox()
-	for range maxInboxBytes / MaxMessage {
-		i.put(make([]byte, MaxMessage))
-	}
-	if i.put([]byte{1}) || i.bytes.Load() != maxInboxBytes {
-		t.Errorf("took more bytes than its bound: %d", i.bytes.Load())
-	}
 }
 
 func TestMemberlistLinesBecomeRecords(t *testing.T) {
@@ -284,8 +265,8 @@ func TestUnrunMeshCanBeClosed(t *testing.T) {
 		if _, err := m.Open(t.Context(), "b", KindProbe); err == nil {
 			t.Error("a stream was opened before Run")
 		}
-		if err := m.SendReliable(t.Context(), "b", nil); err == nil {
-			t.Error("a message was sent before Run")
+		if err := m.SendDatagram("b", nil); err == nil {
+			t.Error("a datagram was sent before Run")
 		}
 		m.Close()
 		if err := m.Run(context.Background()); err == nil {

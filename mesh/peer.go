@@ -40,6 +40,7 @@ type Peer struct {
 	Meta       []byte // Config.Meta of the peer; not to be changed
 	State      State
 	Connected  bool          // a connection stands
+	Protocol   uint8         // the version that both speak on it; 0 without one
 	RTT        time.Duration // smoothed, of that connection; 0 without one
 }
 

@@ -22,38 +22,60 @@ const (
 	datagramQueue = 32 // waiting for one peer; a heartbeat a second never waits, unless the peer is nearly lost
 	drainQuiet    = 2 * time.Second
 	// gossipStreams bounds those that memberlist reads of one connection at a time, since it allocates up to 20 MiB for
-	// each. A member needs a few: a push/pull, a ping, the messages of a moment.
+	// each. A member needs a few: a push/pull, a ping.
 	gossipStreams = 16
 )
 
 // peerConn is one connection to a peer, from its hello on.
 type peerConn struct {
-	qc     *quic.Conn
-	name   string
-	about  about
-	cert   *x509.Certificate
-	dialed bool   // by this agent
-	number uint64 // of the dial, by its dialer; 0 where that told none
-	remote netip.AddrPort
+	qc       *quic.Conn
+	name     string
+	about    about
+	keys     offer // gossip keys of the peer, as its hello said; without the keys
+	cert     *x509.Certificate
+	protocol uint8  // version that both speak
+	dialed   bool   // by this agent
+	number   uint64 // of the dial, by its dialer; 0 where that told none
+	remote   netip.AddrPort
+	made     time.Time // when its hello had succeeded
+	until    time.Time // the earlier end of both ends' certificates; the same at both ends
 
+	trust   *Identity // by whose CAs cert was believed last; review's
+	renewed bool      // another is dialed already, since this one ends soon; review's
+
+	retired   chan struct{} // closed when it is not to be chosen any more; closed under table.mu
 	handling  chan struct{} // the record's; set by adopt
-	streams   atomic.Int64  // open ones, of both sides
+	streams   atomic.Int64  // open ones, of both sides, without those that last
 	gossip    atomic.Int64  // open ones of memberlist, of the peer
 	datagrams chan []byte   // to send
 	draining  atomic.Bool   // no new streams; closes when there are none
 	wake      chan struct{} // capacity 1: draining became true
-	writing   chan struct{} // capacity 1: full while a broadcast is being written
 }
 
-func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt) *peerConn {
+func newPeerConn(qc *quic.Conn, h hello, c claim, try attempt, now time.Time) *peerConn {
+	until := try.id.Expires()
+	if c.cert.NotAfter.Before(until) {
+		until = c.cert.NotAfter
+	}
 	return &peerConn{
-		qc: qc, name: h.name, about: h.about, cert: c.cert, dialed: try.dialed(),
+		qc: qc, name: h.name, about: h.about, keys: h.keys, cert: c.cert, dialed: try.dialed(),
 		number: cmp.Or(try.number, h.dial), remote: addrPort(qc.RemoteAddr()),
-		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1), writing: make(chan struct{}, 1),
+		protocol: agreedProtocol(qc.ConnectionState().TLS.NegotiatedProtocol), made: now, until: until, trust: try.id, retired: make(chan struct{}),
+		datagrams: make(chan []byte, datagramQueue), wake: make(chan struct{}, 1),
 	}
 }
 
 func (c *peerConn) open() bool { return c.qc.Context().Err() == nil }
+
+// isRetired is for those who hold table.mu.
+func (c *peerConn) isRetired() bool {
+	select {
+	case <-c.retired:
+		return true
+	default:
+		return false
+	}
+}
 
 func (c *peerConn) rtt() time.Duration { return c.qc.ConnectionStats().SmoothedRTT }
 
@@ -150,7 +172,7 @@ func (m *Mesh) serveStream(pc *peerConn, qs *quic.Stream) {
 		m.serveGossip(s)
 		return
 	case s.kind == KindControl:
-		servePing(s)
+		m.serveControl(s)
 	case m.cfg.Streams != nil:
 		m.cfg.Streams.ServeStream(pc.qc.Context(), pc.name, s.kind, s)
 	default:
@@ -174,11 +196,19 @@ func (m *Mesh) serveGossip(s *Stream) {
 	m.transport.serve(s)
 }
 
-// servePing answers each byte with itself.
-func servePing(s *Stream) {
+// serveControl serves what the first byte asks for. A ping is answered with that byte.
+func (m *Mesh) serveControl(s *Stream) {
 	var b [1]byte
-	if _, err := io.ReadFull(s, b[:]); err == nil {
+	if _, err := io.ReadFull(s, b[:]); err != nil {
+		return
+	}
+	switch b[0] {
+	case controlPing:
 		_, _ = s.Write(b[:]) // a peer that went away needs no answer
+	case controlKeys:
+		m.serveKeys(s)
+	default:
+		s.Cancel(codeUnknownKind)
 	}
 }
 
@@ -192,7 +222,7 @@ func (m *Mesh) ping(ctx context.Context, pc *peerConn) (answers, asked bool) {
 	defer s.Close()
 	deadline, _ := ctx.Deadline()
 	_ = s.SetDeadline(deadline)
-	b := [1]byte{1}
+	b := [1]byte{controlPing}
 	if _, err := s.Write(b[:]); err != nil {
 		return false, true
 	}
@@ -230,7 +260,7 @@ func (m *Mesh) receiveDatagrams(pc *peerConn) {
 			return // the connection is closed
 		}
 		in.Add(float64(len(b)))
-		if m.cfg.Messages == nil {
+		if m.cfg.Datagrams == nil {
 			m.metrics.drop("no_handler")
 			continue
 		}
@@ -242,7 +272,7 @@ func (m *Mesh) receiveDatagrams(pc *peerConn) {
 func (m *Mesh) handleDatagram(pc *peerConn, b []byte) {
 	pc.handling <- struct{}{}
 	defer func() { <-pc.handling }()
-	m.cfg.Messages.Datagram(pc.name, b)
+	m.cfg.Datagrams.Datagram(pc.name, b)
 }
 
 // sendDatagrams stands between callers and quic-go, whose SendDatagram waits when the path is full. It also begins the
@@ -286,18 +316,4 @@ func (m *Mesh) SendDatagram(peer string, b []byte) error {
 		return fmt.Errorf("send datagram to %s: %w", peer, ErrNotConnected)
 	}
 	return m.queueDatagram(pc, b)
-}
-
-// BroadcastDatagram is SendDatagram to every connected peer, and returns to how many.
-func (m *Mesh) BroadcastDatagram(b []byte) (int, error) {
-	if len(b) > MaxDatagram {
-		return 0, fmt.Errorf("send datagram of %d bytes: %w", len(b), ErrTooLarge)
-	}
-	n := 0
-	for _, pc := range m.table.connected() {
-		if m.queueDatagram(pc, b) == nil {
-			n++
-		}
-	}
-	return n, nil
 }

@@ -36,6 +36,7 @@ const (
 	reasonNameTaken
 	reasonVersion
 	reasonHello
+	reasonRevoked
 )
 
 func (r reason) String() string {
@@ -54,6 +55,8 @@ func (r reason) String() string {
 		return "other_version"
 	case reasonHello:
 		return "bad_hello"
+	case reasonRevoked:
+		return "revoked"
 	default: // also a number from a later version
 		return "other"
 	}
@@ -169,5 +172,5 @@ func (m *Mesh) Refusals() []Refusal { return m.refusals.all() }
 
 // refuseProtocol keeps that a peer offered none of our protocols. TLS itself refuses it, with an alert.
 func (m *Mesh) refuseProtocol(addr net.Addr, offered []string) {
-	m.refusals.add(addr, "", refusef(reasonVersion, "it speaks %q, this agent %q", offered, alpn))
+	m.refusals.add(addr, "", refusef(reasonVersion, "it speaks %s, this agent %v", offerWords(offered), m.tls.speaks))
 }

@@ -71,7 +71,7 @@ func TestDialerWithAForeignCertificateIsRefusedByTheAcceptor(t *testing.T) {
 		sock, _ := w.net.ListenPacket("udp", "10.0.0.99:0")
 		tr := &quic.Transport{Conn: sock}
 		t.Cleanup(func() { tr.Close(); sock.Close() })
-		conf := newTLSConfigs(id, nil).client
+		conf := tlsConfigs{speaks: protocols{1, 1}}.client(&id)
 		qc, err := tr.Dial(t.Context(), net.UDPAddrFromAddrPort(a.QUICAddr()), conf, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -92,13 +92,13 @@ func TestOtherProtocolIsRefused(t *testing.T) {
 		sock, _ := w.net.ListenPacket("udp", "10.0.0.99:0")
 		tr := &quic.Transport{Conn: sock}
 		t.Cleanup(func() { tr.Close(); sock.Close() })
-		conf := newTLSConfigs(id, nil).client
+		conf := tlsConfigs{}.client(&id)
 		conf.NextProtos = []string{"kvmesh/2"}
 		_, err := tr.Dial(t.Context(), net.UDPAddrFromAddrPort(a.QUICAddr()), conf, nil)
 		if err == nil {
 			t.Fatal("the handshake succeeded")
 		}
-		if got := explainDial(err, a.QUICAddr()).Error(); !strings.Contains(got, "another major version") {
+		if got := explainDial(err, a.QUICAddr(), a.tls.speaks).Error(); !strings.Contains(got, "another major version") {
 			t.Errorf("the dialer is told %q", got)
 		}
 		wantRefusal(t, a, false, "kvmesh/2")
@@ -127,11 +127,11 @@ func TestHelloOfAnotherNameIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.cfg.Name = "liar"
-		qc, err := x.quic.Dial(t.Context(), net.UDPAddrFromAddrPort(a.QUICAddr()), x.tls.client, x.quicConfig)
+		qc, err := x.quic.Dial(t.Context(), net.UDPAddrFromAddrPort(a.QUICAddr()), x.tls.client(x.creds.identity()), x.quicConfig)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := x.greet(t.Context(), qc, "", attempt{number: 1}); err == nil {
+		if _, err := x.greet(t.Context(), qc, "", x.attempt(false)); err == nil {
 			t.Error("the hello was accepted")
 		}
 		time.Sleep(time.Second)

@@ -34,7 +34,7 @@ type Stream struct {
 	mu   sync.Mutex
 	sent atomic.Bool // the kind byte has left, or came from the peer; set under mu
 	end  func()      // runs when the stream is over; nil, or set before others see the stream
-	over atomic.Bool // the stream no longer counts as one of its connection
+	over atomic.Bool // Close or Cancel was called
 }
 
 var _ net.Conn = (*Stream)(nil)
@@ -43,9 +43,15 @@ func newStream(qs *quic.Stream, pc *peerConn, kind Kind, met *metrics) *Stream {
 	s := &Stream{qs: qs, conn: pc, kind: kind}
 	s.in, s.out = met.bytes(kind.channel())
 	qs.SetPriority(kind.urgency(), true)
-	pc.streams.Add(1)
+	if !lasts(kind) {
+		pc.streams.Add(1)
+	}
 	return s
 }
+
+// lasts reports whether streams of that kind live as long as their connection, and are opened again on the next: one that
+// drains does not wait for them.
+func lasts(k Kind) bool { return k == KindFeed || k == KindRaft }
 
 // Kind is what the stream was opened for.
 func (s *Stream) Kind() Kind { return s.kind }
@@ -128,7 +134,9 @@ func (s *Stream) Cancel(code uint64) {
 
 func (s *Stream) release() {
 	if s.over.CompareAndSwap(false, true) {
-		s.conn.streams.Add(-1)
+		if !lasts(s.kind) {
+			s.conn.streams.Add(-1)
+		}
 		if s.end != nil {
 			s.end()
 		}

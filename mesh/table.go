@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"crypto"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -13,7 +12,8 @@ import (
 
 // table is what is known of each peer.
 type table struct {
-	self string
+	self   string
+	speaks protocols
 
 	mu      sync.Mutex
 	closed  bool
@@ -25,9 +25,13 @@ type record struct {
 	about  about          // from its last hello, or from gossip when that came later
 	gossip netip.AddrPort // zero until gossip tells
 
+	deaf bool // gossip packets there and back get lost
+
 	member bool      // alive or suspect to memberlist
 	since  time.Time // of the last change of member
 	left   bool      // this instance said that it goes
+	banned bool      // the last certificate that it showed is revoked
+	keys   offer     // its gossip keys, as last heard; without the keys
 	reason string    // why its last connection ended, for PeerDown; empty since the next
 
 	handling chan struct{} // capacity 1: full while the handler has a datagram, of whichever connection
@@ -46,7 +50,9 @@ type dialCall struct {
 	err  error
 }
 
-func newTable(self string) *table { return &table{self: self, records: map[string]*record{}} }
+func newTable(self string, speaks protocols) *table {
+	return &table{self: self, speaks: speaks, records: map[string]*record{}}
+}
 
 func (t *table) recordLocked(name string) *record {
 	r := t.records[name]
@@ -79,14 +85,19 @@ func (t *table) adopt(pc *peerConn) (stale []*peerConn, ok bool) {
 	for _, c := range r.conns {
 		c.drain(c != r.current)
 	}
-	r.about = pc.about
+	r.about, r.keys = pc.about, pc.keys
+	r.banned, r.deaf = false, false
 	r.left, r.reason, r.dialErr, r.failing = false, "", nil, time.Time{}
 	return stale, true
 }
 
-// prefers reports whether a is kept and b drains: what the smaller name dialed comes first, then the later dial, since
-// its dialer may have lost the earlier.
+// prefers reports whether a is kept and b drains: the one whose certificates last longer comes first, so that renewed
+// ones replace what they renew; then what the smaller name dialed, then the later dial, since its dialer may have lost
+// the earlier.
 func (t *table) prefers(a, b *peerConn) bool {
+	if !a.until.Equal(b.until) {
+		return a.until.After(b.until)
+	}
 	if a.dialed != b.dialed {
 		return t.keeps(a)
 	}
@@ -108,9 +119,14 @@ func (t *table) remove(pc *peerConn, why string, left bool) {
 	if r.current != pc {
 		return
 	}
+	t.chooseLocked(r, why)
+}
+
+// chooseLocked makes the best of the peer's connections the one for new streams; without one, why says so.
+func (t *table) chooseLocked(r *record, why string) {
 	r.current, r.reason = nil, why
 	for _, c := range r.conns {
-		if c.open() && (r.current == nil || t.prefers(c, r.current)) {
+		if c.open() && !c.isRetired() && (r.current == nil || t.prefers(c, r.current)) {
 			r.current = c
 		}
 	}
@@ -122,6 +138,21 @@ func (t *table) remove(pc *peerConn, why string, left bool) {
 	}
 }
 
+// retire takes pc from those that may be chosen, and reports whether it was one.
+func (t *table) retire(pc *peerConn, why string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if pc.isRetired() {
+		return false
+	}
+	close(pc.retired)
+	pc.drain(true)
+	if r := t.records[pc.name]; r != nil && r.current == pc { // else it has ended meanwhile
+		t.chooseLocked(r, why)
+	}
+	return true
+}
+
 // current returns the open connection for new streams to name, or nil.
 func (t *table) current(name string) *peerConn {
 	t.mu.Lock()
@@ -130,6 +161,39 @@ func (t *table) current(name string) *peerConn {
 		return r.current
 	}
 	return nil
+}
+
+// hasKeys keeps which gossip keys a peer has.
+func (t *table) hasKeys(name string, o offer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.keys = offer{version: o.version, sum: o.sum}
+	}
+}
+
+// distrust keeps that a peer's certificate is revoked, until it shows another.
+func (t *table) distrust(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.banned = true
+	}
+}
+
+// behind returns the names of the peers that are there, are to have gossip keys and are not known to have these, in order.
+func (t *table) behind(o offer) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := []string{}
+	for name, r := range t.records {
+		there := r.member || r.current != nil && r.current.open()
+		if there && !r.left && !r.banned && (r.keys.version != o.version || r.keys.sum != o.sum) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // connected returns the connection to each peer that has one.
@@ -145,6 +209,17 @@ func (t *table) connected() []*peerConn {
 	return pcs
 }
 
+// all returns every connection, draining ones included.
+func (t *table) all() []*peerConn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var pcs []*peerConn
+	for _, r := range t.records {
+		pcs = append(pcs, r.conns...)
+	}
+	return pcs
+}
+
 // closeAll closes all connections; after codeClosed or codeLeaving at the end no others are taken.
 func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
 	t.mu.Lock()
@@ -155,14 +230,6 @@ func (t *table) closeAll(code quic.ApplicationErrorCode, why string) {
 	}
 	t.mu.Unlock()
 	closeEach(pcs, code, why)
-}
-
-// key returns the public key that name's open connection showed, or nil when it has none.
-func (t *table) key(name string) crypto.PublicKey {
-	if pc := t.current(name); pc != nil {
-		return pc.cert.PublicKey
-	}
-	return nil
 }
 
 // about returns what is known of name, and whether there is an address to dial.
@@ -211,6 +278,35 @@ func (t *table) wanted(name string) bool {
 	defer t.mu.Unlock()
 	r := t.records[name]
 	return r != nil && r.member && !r.left
+}
+
+// linked returns the names of the members that are connected.
+func (t *table) linked() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, r := range t.records {
+		if r.member && r.current != nil && r.current.open() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// gossips keeps whether gossip packets to a peer and back get through.
+func (t *table) gossips(name string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.records[name]; r != nil {
+		r.deaf = !ok
+	}
+}
+
+// size returns how many peers are known.
+func (t *table) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.records)
 }
 
 // isMember reports whether name is alive to memberlist.
@@ -320,7 +416,7 @@ func (r *record) peer(name string) Peer {
 		GossipAddr: r.gossip, Meta: r.about.meta,
 	}
 	if r.current != nil && r.current.open() {
-		p.Connected, p.RTT = true, r.current.rtt()
+		p.Connected, p.RTT, p.Protocol = true, r.current.rtt(), r.current.protocol
 	}
 	switch {
 	case r.left:

@@ -12,36 +12,47 @@ import (
 	"github.com/quic-go/quic-go"
 )
 
-// alpn is the one protocol that agents speak. A binary that cannot read this one's streams has another.
-const alpn = "kvmesh/1"
-
-type tlsConfigs struct{ server, client *tls.Config }
-
-// newTLSConfigs returns the two halves of mutual TLS 1.3. TLS proves that the peer has the key of the certificate that
-// it shows; whether that certificate is believed is decided by identify right after the handshake, before a byte of the
+// tlsConfigs are the two halves of mutual TLS 1.3. TLS proves that the peer has the key of the certificate that it
+// shows; whether that certificate is believed is decided by identify right after the handshake, before a byte of the
 // peer is read. A TLS alert carries no text, so only this way does a refused peer learn the reason. There are no session
 // tickets: a resumed session would skip the certificate.
-func newTLSConfigs(id Identity, foreign func(addr net.Addr, offered []string)) tlsConfigs {
-	base := tls.Config{
-		Certificates:           []tls.Certificate{id.Certificate},
-		NextProtos:             []string{alpn},
-		MinVersion:             tls.VersionTLS13,
-		SessionTicketsDisabled: true,
-	}
-	server, client := base.Clone(), base.Clone()
-	server.ClientAuth = tls.RequireAnyClientCert
-	server.GetConfigForClient = func(hi *tls.ClientHelloInfo) (*tls.Config, error) {
-		if !slices.Contains(hi.SupportedProtos, alpn) {
-			foreign(hi.Conn.RemoteAddr(), hi.SupportedProtos)
+type tlsConfigs struct {
+	speaks  protocols
+	foreign func(addr net.Addr, offered []string) // is told of a dialer that TLS will refuse for its protocols
+}
+
+func (c tlsConfigs) base() *tls.Config {
+	return &tls.Config{NextProtos: c.speaks.alpn(), MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true}
+}
+
+// server takes the certificate that was pinned when the connection began.
+func (c tlsConfigs) server() *tls.Config {
+	conf := c.base()
+	conf.ClientAuth = tls.RequireAnyClientCert
+	conf.GetConfigForClient = func(hi *tls.ClientHelloInfo) (*tls.Config, error) {
+		pin := pinnedOf(hi.Context())
+		pin.offered = hi.SupportedProtos
+		if !slices.ContainsFunc(pin.offered, func(p string) bool { return slices.Contains(conf.NextProtos, p) }) {
+			c.foreign(hi.Conn.RemoteAddr(), pin.offered)
 		}
-		return nil, nil
+		own := conf.Clone()
+		own.Certificates = []tls.Certificate{pin.id.Certificate}
+		return own, nil
 	}
-	client.InsecureSkipVerify = true // identify verifies, against our own CA and the name that was meant
-	return tlsConfigs{server: server, client: client}
+	return conf
+}
+
+// client returns the config of one dial.
+func (c tlsConfigs) client(id *Identity) *tls.Config {
+	conf := c.base()
+	conf.Certificates = []tls.Certificate{id.Certificate}
+	conf.InsecureSkipVerify = true // identify verifies, against our own CAs and the name that was meant
+	return conf
 }
 
 // resetKey derives the key of stateless resets from the agent's own, so that a restarted agent can say "I do not know
-// this connection" in a way that its peers believe, and they need not wait for the idle timeout.
+// this connection" in a way that its peers believe, and they need not wait for the idle timeout. After a renewal that
+// changed the key, a restart is noticed by its hello or by silence, as QUIC has one reset key for a socket's life.
 func resetKey(id Identity) *quic.StatelessResetKey {
 	var key quic.StatelessResetKey
 	secret, err := x509.MarshalPKCS8PrivateKey(id.Certificate.PrivateKey)

@@ -59,7 +59,8 @@ func TestTrafficIsWhatPassedTheSockets(t *testing.T) {
 		w.run(w.config("c", a.QUICAddr().String()))
 		await(t, 3*time.Second, "peers", connectedTo(a, "b", "c"))
 		for range 300 {
-			a.BroadcastDatagram(make([]byte, 100))
+			a.SendDatagram("b", make([]byte, 100))
+			a.SendDatagram("c", make([]byte, 100))
 			time.Sleep(100 * time.Millisecond)
 		}
 		if err := b.Leave(time.Second); err != nil { // else a would dial it again, and dials that fail are not counted

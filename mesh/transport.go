@@ -129,7 +129,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	_ = s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for messages
+	_ = s.SetDeadline(time.Now().Add(timeout)) // memberlist sets none for all it does
 	return s, nil
 }
 

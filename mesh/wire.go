@@ -34,6 +34,13 @@ func (r *reader) fail(err error) {
 	r.b = nil
 }
 
+// failed is fail for what a part of the form was found to be; nil changes nothing.
+func (r *reader) failed(err error) {
+	if err != nil {
+		r.fail(err)
+	}
+}
+
 func (r *reader) take(n uint64) []byte {
 	if r.err == nil && n > uint64(len(r.b)) {
 		r.fail(errTruncated)

@@ -27,7 +27,8 @@ type agentCmd struct {
 
 	MeshID string   `help:"Name of the mesh; agents of another mesh are refused." default:"kvmesh"`
 	Name   string   `help:"Name of this agent, unique in the mesh; by default the host name." placeholder:"NAME"`
-	Certs  string   `help:"Folder with ca.pem, NAME.pem, NAME-key.pem and gossip.key, as kvmesh cert makes them. Without it the agent stays alone on loopback." placeholder:"DIR"`
+	Zone   string   `help:"Where this agent and its engines stand: rack, room or availability zone. Of engines that are equally good, those of the same zone are taken first." placeholder:"ZONE"`
+	Certs  string   `help:"Folder with ca.pem, NAME.pem, NAME-key.pem, gossip.key and perhaps revoked, as kvmesh cert makes them; all but gossip.key are read again twice a minute. Without it the agent stays alone on loopback." placeholder:"DIR"`
 	Join   []string `help:"QUIC addresses of agents to join, HOST:PORT. A name may stand for many, and for this agent too." placeholder:"ADDR"`
 	Engine []string `help:"An engine beside this agent: [NAME=]URL, then options after spaces: kind=vllm|sglang|trtllm|other, capacity-tokens=N, max-running=N, rank=N (one data-parallel rank of vLLM or SGLang: each is an engine of its own), queue=on|off, prefill-step=N, key-file=FILE, kv-events=off|tcp://HOST:PORT, kv-events-replay=tcp://HOST:PORT, kv-events-topic=PREFIX, kv-events-ranks=N, kv-events-bind=true. An engine that says where its KV events are needs none of the last five." placeholder:"ENGINE"`
 
@@ -78,7 +79,7 @@ func (c *agentCmd) node() (node.Config, error) {
 	n.HTTP, n.Debug, n.DrainTimeout = c.HTTP, c.Debug, c.DrainTimeout
 	n.Forward.MaxBody, n.Forward.BodyBudget = c.MaxBody, c.BodyBudget
 	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
-	n.Forward.Timeout, n.Forward.Explain = c.Timeout, c.Explain
+	n.Forward.Timeout, n.Forward.Explain, n.Forward.Zone = c.Timeout, c.Explain, c.Zone
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Join = c.MeshID, c.Name, c.Join
 	n.Mesh.QUICBind, n.Mesh.QUICAdvertise = c.QUICBind, c.QUICAdvertise
 	n.Mesh.GossipBind, n.Mesh.GossipAdvertise = c.GossipBind, c.GossipAdvertise
@@ -125,7 +126,7 @@ func (c *agentCmd) identity(m *mesh.Config) error {
 	if err := errors.Join(err, keyErr); err != nil {
 		return fmt.Errorf("certs: %w (kvmesh cert --dir %s --mesh-id %s %s makes what is missing)", err, c.Certs, c.MeshID, c.Name)
 	}
-	m.Identity, m.GossipKeys = id, keys
+	m.Identity, m.GossipKeys, m.Certs = id, keys, c.Certs
 	return nil
 }
 

@@ -83,7 +83,7 @@ func TestKeyOfAnEngineIsNotPrinted(t *testing.T) {
 
 func TestEveryFaultOfAConfigurationIsToldAtOnce(t *testing.T) {
 	config := file(t, "bad.yaml", "colour: red\nqueue-limit: {a: 1}\ntimeout: 0s\njoin: [seed]\n")
-	r := kvmesh(t, []string{"KVMESH_MAX_BODY=0", "KVMESH_DRAIN_TIMEOUT=-1s"}, "agent", "--config", config,
+	r := kvmesh(t, []string{"KVMESH_MAX_BODY=0", "KVMESH_DRAIN_TIMEOUT=-1s", "KVMESH_ZONE=a\tb"}, "agent", "--config", config,
 		"--mesh-id", "Not A Mesh", "--name", "a/b", "--http", "nowhere", "--debug", "0.0.0.0:7083",
 		"--queue-timeout", "0s", "--body-budget=-1",
 		"--engine", "e=ftp://gpu", "--engine", "http://gpu color=red", "--engine", "e=http://gpu")
@@ -93,7 +93,7 @@ func TestEveryFaultOfAConfigurationIsToldAtOnce(t *testing.T) {
 	for _, want := range []string{
 		`unknown key "colour"`, "queue-limit must", "timeout (0s)", `join ("seed")`, "max-body (0)", "drain-timeout (-1s)",
 		`mesh-id ("Not A Mesh")`, `name ("a/b")`, `http ("nowhere")`, "debug (0.0.0.0:7083)", "queue-timeout (0s)",
-		"body-budget (-1)", `engine "e":`, `unknown option "color"`, "is there twice", "certs is missing",
+		"body-budget (-1)", `zone ("a\tb")`, `engine "e":`, `unknown option "color"`, "is there twice", "certs is missing",
 	} {
 		ofEngine := strings.Contains(want, "option") || strings.Contains(want, "twice") // after the engine's name
 		if !strings.Contains(r.errout, "\n  "+want) && (!ofEngine || !strings.Contains(r.errout, want)) {

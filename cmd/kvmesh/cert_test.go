@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvmesh/kvmesh/mesh"
 )
 
@@ -119,5 +121,38 @@ func TestCertRefusesAFolderWithoutTheAuthoritysKey(t *testing.T) {
 	}
 	if r := kvmesh(t, nil, "cert", "--dir", dir, "a1"); r.code != 1 {
 		t.Errorf("exit code %d, %s", r.code, r.out)
+	}
+}
+
+func TestCertRevokesByNameAndBySerial(t *testing.T) {
+	dir := t.TempDir()
+	if r := kvmesh(t, nil, "cert", "--dir", dir, "a1", "a2"); r.code != 0 {
+		t.Fatal(r.errout)
+	}
+	serial := func(name string) string {
+		id, err := mesh.LoadIdentity(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id.Serial()
+	}
+	first, second := serial("a1"), serial("a2")
+	r := kvmesh(t, nil, "cert", "--dir", dir, "--revoke", "a1", "a1")
+	if r.code != 0 {
+		t.Fatal(r.errout)
+	}
+	renewed := serial("a1")
+	contains(t, r.out, first, renewed)
+	if r := kvmesh(t, nil, "cert", "--dir", dir, "--revoke", "serial="+second); r.code != 0 {
+		t.Fatal(r.errout)
+	}
+	got, err := mesh.LoadRevoked(filepath.Join(dir, mesh.RevokedFile))
+	if diff := cmp.Diff([]string{first, second}, got); diff != "" || err != nil || renewed == first {
+		t.Errorf("%v, %s", err, diff)
+	}
+	for _, args := range [][]string{{"--revoke", "nobody"}, {}} {
+		if r := kvmesh(t, nil, append([]string{"cert", "--dir", dir}, args...)...); r.code != 1 || r.errout == "" {
+			t.Errorf("%q: exit code %d, %s", args, r.code, r.out)
+		}
 	}
 }

@@ -159,7 +159,7 @@ func (c *demoCmd) kvmesh(ctx context.Context, p *demoPlan) (leg demoLeg, err err
 
 // play sends the traffic to the targets and measures.
 func (c *demoCmd) play(ctx context.Context, name string, p *demoPlan, engines *engineSet, targets []string, pick workload.Picker) (demoLeg, error) {
-	show, done := progress(name)
+	show, done := progress(name, "requests")
 	before, start := engines.inFlightSeconds(), time.Now()
 	r, err := workload.Run(ctx, workload.Config{
 		Targets: targets, Pick: pick, Workload: &p.traffic, Model: demoModel, Progress: show, Timeout: 5 * time.Minute,
@@ -186,13 +186,13 @@ func (c *demoCmd) play(ctx context.Context, name string, p *demoPlan, engines *e
 }
 
 // progress returns what shows how far a leg is: a bar on a terminal, a line now and then elsewhere.
-func progress(name string) (show func(done, total int), end func()) {
+func progress(name, unit string) (show func(done, total int), end func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		var last time.Time
 		return func(done, total int) {
 			if time.Since(last) > 5*time.Second || done == total {
 				last = time.Now()
-				fmt.Fprintf(os.Stderr, "%s: %d of %d requests\n", name, done, total)
+				fmt.Fprintf(os.Stderr, "%s: %d of %d %s\n", name, done, total, unit)
 			}
 		}, func() {}
 	}

@@ -16,12 +16,14 @@ import (
 // cli is the whole command line. Every flag can also be given in the environment, as KVMESH_ and its name in capitals
 // with underscores.
 type cli struct {
-	Agent    agentCmd         `cmd:"" help:"Run an agent beside one or more engines."`
-	Status   statusCmd        `cmd:"" help:"Print the mesh as an agent sees it."`
-	Cert     certCmd          `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
-	Demo     demoCmd          `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
-	Simulate simulateCmd      `cmd:"" help:"Simulate a mesh in virtual time and compare its decisions with an oracle's and with other routers'."`
-	Version  kong.VersionFlag `help:"Print the version."`
+	Agent     agentCmd         `cmd:"" help:"Run an agent beside one or more engines."`
+	Status    statusCmd        `cmd:"" help:"Print the mesh as an agent sees it."`
+	GossipKey gossipKeyCmd     `cmd:"" name:"gossip-key" help:"Show or rotate the key of a mesh's gossip."`
+	Cert      certCmd          `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
+	Demo      demoCmd          `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
+	Simulate  simulateCmd      `cmd:"" help:"Simulate a mesh in virtual time and compare its decisions with an oracle's and with other routers'."`
+	Bench     benchCmd         `cmd:"" help:"Measure what a mesh costs on this machine."`
+	Version   kong.VersionFlag `help:"Print the version."`
 
 	Simengine simengineCmd `cmd:"" help:"Run a simulated engine: the stand-in for vLLM, SGLang or TensorRT-LLM."`
 }

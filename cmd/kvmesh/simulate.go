@@ -175,7 +175,7 @@ func writePlot(path string, results []simulate.Result) (err error) {
 // shareProgress shows how far the slowest policy is.
 func shareProgress() (show func(policy string, share float64), end func()) {
 	const steps = 1000
-	bar, done := progress("simulate")
+	bar, done := progress("simulate", "‰")
 	var mu sync.Mutex
 	shares := map[string]float64{}
 	return func(policy string, share float64) {

@@ -16,14 +16,13 @@ import (
 )
 
 type statusCmd struct {
-	Addr      string `arg:"" help:"Address of the agent's debug server; 127.0.0.1:7083 by default." default:"127.0.0.1:7083"`
-	TokenFile string `help:"File with the debug server's token, when it has one." placeholder:"FILE"`
-	JSON      bool   `name:"json" help:"Print what the agent answers instead of tables."`
+	debugClient
+	JSON bool `name:"json" help:"Print what the agent answers instead of tables."`
 }
 
 // Run asks an agent how it sees the mesh and prints that.
 func (c *statusCmd) Run(ctx context.Context) error {
-	body, err := c.fetch(ctx)
+	body, err := c.ask(ctx, http.MethodGet, "/debug/mesh.json", answerTimeout)
 	if err != nil {
 		return err
 	}
@@ -37,32 +36,6 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	}
 	printStatus(os.Stdout, &s)
 	return nil
-}
-
-func (c *statusCmd) fetch(ctx context.Context) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+strings.TrimPrefix(c.Addr, "http://")+"/debug/mesh.json", nil)
-	if err != nil {
-		return nil, err
-	}
-	if c.TokenFile != "" {
-		token, err := secret(c.TokenFile)
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no agent answers at %s: %w", c.Addr, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", c.Addr, resp.Status, strings.TrimSpace(string(body)))
-	}
-	return body, err
 }
 
 func printStatus(out io.Writer, s *node.Status) {
@@ -84,6 +57,8 @@ func printStatus(out io.Writer, s *node.Status) {
 		fmt.Fprintf(w, "%s\t%s\t%t\t%s\t%.2fms\n", a.Name, a.State, a.Connected, a.Address, a.RTTMillis)
 	}
 	w.Flush()
+	fmt.Fprintln(out)
+	printGossipKeys(out, s.GossipKeys)
 	for _, r := range s.Refusals {
 		who := "refused"
 		if r.ByPeer {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
+	"github.com/kvmesh/kvmesh/mesh"
 )
 
 func exampleStatus() *node.Status {
@@ -46,7 +47,8 @@ func exampleStatus() *node.Status {
 			{Agent: "a2", What: forward.DoubtLoad, Count: 40, Last: time.Date(2026, 1, 2, 3, 4, 8, 0, time.UTC)},
 			{Agent: "a2", Engine: "a2/engine0", What: forward.DoubtDigest, Count: 2, Last: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC)},
 		},
-		Notes: []string{"engine g0 beside this agent is down: requests go to other engines"},
+		GossipKeys: mesh.GossipKeys{Version: 3, Keys: []string{"00112233aabbccdd", "ffeeddccbbaa0099"}},
+		Notes:      []string{"engine g0 beside this agent is down: requests go to other engines"},
 	}
 }
 
@@ -60,6 +62,10 @@ a2/engine1  fresh  sglang  m         0          0.00s   0%   1.2s      events, u
 AGENT  STATE        CONNECTED  QUIC ADDRESS    ROUND TRIP
 a1     own          true       10.0.0.1:7081   0.00ms
 a2     unreachable  false      [fd00::2]:7081  0.42ms
+
+gossip keys, version 3
+  00112233aabbccdd encrypts
+  ffeeddccbbaa0099 decrypts
 
 refused a9 10.0.0.9:7081, 3 times, last 03:04:05: another mesh
 
@@ -93,6 +99,12 @@ func debugServer(t *testing.T, token string) string {
 		switch {
 		case r.Header.Get("Authorization") != token:
 			http.Error(w, "the debug server needs its token", http.StatusUnauthorized)
+		case r.Method == http.MethodPost && r.URL.Path == "/debug/gossip-key":
+			_ = json.NewEncoder(w).Encode(mesh.GossipKeys{Version: 4, Keys: []string{"0011223344556677"}})
+		case r.URL.Path == "/debug/gossip-key":
+			_ = json.NewEncoder(w).Encode(mesh.GossipKeys{
+				Version: 3, Keys: []string{"00112233aabbccdd", "ffeeddccbbaa0099"}, Behind: []string{"a7"},
+			})
 		case r.URL.Path == "/debug/mesh.json":
 			_ = json.NewEncoder(w).Encode(exampleStatus())
 		default:
@@ -131,7 +143,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 		"another server": {page.URL, "is no debug server"},
 		"nobody":         {nobody.URL, "no agent answers"},
 	} {
-		c := statusCmd{Addr: strings.TrimPrefix(tt.addr, "http://")}
+		c := statusCmd{debugClient: debugClient{Addr: strings.TrimPrefix(tt.addr, "http://")}}
 		if err := c.Run(context.Background()); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}

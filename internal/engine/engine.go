@@ -70,6 +70,8 @@ type Engine struct {
 	Evidence  Evidence  // what they are checked by
 	Scale     float64   // share of a claimed overlap that turns out true, in steps of a sixteenth; 0 when nothing is known
 	Unstable  bool      // it renders conversations anew in each turn, so that residency is of little use
+
+	Zone string // where it stands, in the operator's words; at most MaxZone bytes; "" when nobody said
 }
 
 // OverlapScale returns the share of a claimed overlap that can be counted on, above 0 and at most 1.

@@ -18,6 +18,16 @@ const (
 	maxAliases = 64
 )
 
+// MaxZone bounds the name of a zone, in bytes.
+const MaxZone = 64
+
+// CheckZone returns an error for what cannot be the name of a zone on the wire.
+func CheckZone(name string) error {
+	r := Reader{b: AppendString(nil, name)}
+	r.Name(MaxZone)
+	return r.err
+}
+
 // maxRequests bounds the requests of an engine that can be true: a thousand times what engines run.
 const maxRequests = 1 << 20
 
@@ -108,7 +118,7 @@ func AppendEngine(b []byte, e *Engine) []byte {
 		for i := range e.Models {
 			b = appendModel(b, &e.Models[i])
 		}
-		return b
+		return AppendString(b, e.Zone)
 	})
 }
 
@@ -125,8 +135,8 @@ func appendModel(b []byte, m *Model) []byte {
 	})
 }
 
-// ParseEngine reads one Engine of the given owner and returns the bytes after it. Fields behind those that are known are
-// skipped.
+// ParseEngine reads one Engine of the given owner and returns the bytes after it. The zone may be missing; fields behind
+// those that are known are skipped.
 func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 	outer := Reader{b: b}
 	r := outer.Element()
@@ -137,8 +147,8 @@ func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 		BlockTokens:    r.Int(1 << 20),
 		CapacityTokens: int64(r.Int(1 << 50)),
 		MaxRunning:     r.Int(1 << 20),
-		Residency:      Residency(r.below(byte(numResidencies))),
-		Evidence:       Evidence(r.below(byte(numEvidences))),
+		Residency:      orWeakest(Residency(r.Byte()), numResidencies, ResidencyMirror),
+		Evidence:       orWeakest(Evidence(r.Byte()), numEvidences, EvidenceNone),
 		Scale:          float64(r.below(scaleSteps+1)) / scaleSteps,
 		Unstable:       r.Byte() != 0,
 	}
@@ -149,6 +159,8 @@ func ParseEngine(b []byte, owner string) (Engine, []byte, error) {
 		}
 		e.Models = append(e.Models, m)
 	}
+	r.Tail()
+	e.Zone = r.Name(MaxZone)
 	if r.err != nil {
 		return Engine{}, nil, fmt.Errorf("parse engine: %w", r.err)
 	}
@@ -184,6 +196,14 @@ func flag(v bool) byte {
 		return 1
 	}
 	return 0
+}
+
+// orWeakest returns v, or weakest for a value that only a later version knows: less is believed of the engine then.
+func orWeakest[T ~uint8](v, end, weakest T) T {
+	if v >= end {
+		return weakest
+	}
+	return v
 }
 
 // below reads a byte that must be below n.

@@ -14,7 +14,7 @@ import (
 func exampleEngine() Engine {
 	return Engine{
 		ID: "agent/gpu0", Kind: KindVLLM, Generation: 1 << 50, BlockTokens: 16, CapacityTokens: 2_048_000, MaxRunning: 128,
-		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true,
+		Residency: ResidencyEvents, Evidence: EvidenceUsage, Scale: 0.8125, Unstable: true, Zone: "rack é 7",
 		Models: []Model{
 			{Name: "m", Aliases: []string{"a", "b"}, MaxContext: 131072, Layout: 0xffff, HasLayout: true}, {Name: "adapter"},
 		},
@@ -101,31 +101,45 @@ func TestScaleIsToldInSteps(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoResidencyOrEvidenceIsRefused(t *testing.T) {
-	e := Engine{ID: "agent/e"}
-	good := AppendEngine(nil, &e)
+func TestBytesThatStandForWordsAndShares(t *testing.T) {
 	const first = 1 + 2 + 1 + 4 // length, name, kind, and four numbers of a byte each
 	for name, tt := range map[string]struct {
-		at int
-		v  byte
-		ok bool
+		at   int
+		v    byte
+		want Engine
+		ok   bool
 	}{
-		"residency":          {first, byte(numResidencies) - 1, true},
-		"another residency":  {first, byte(numResidencies), false},
-		"evidence":           {first + 1, byte(numEvidences) - 1, true},
-		"another evidence":   {first + 1, byte(numEvidences), false},
-		"whole scale":        {first + 2, scaleSteps, true},
-		"scale above one":    {first + 2, scaleSteps + 1, false},
-		"unstable":           {first + 3, 1, true},
-		"unstable otherwise": {first + 3, 2, true},
+		"residency":               {first, byte(ResidencyEvents), Engine{Residency: ResidencyEvents}, true},
+		"a later one's residency": {first, byte(numResidencies), Engine{Residency: ResidencyMirror}, true},
+		"evidence":                {first + 1, byte(EvidenceUsage), Engine{Evidence: EvidenceUsage}, true},
+		"a later one's evidence":  {first + 1, 255, Engine{Evidence: EvidenceNone}, true},
+		"whole scale":             {first + 2, scaleSteps, Engine{Scale: 1}, true},
+		"scale above one":         {first + 2, scaleSteps + 1, Engine{}, false},
+		"unstable":                {first + 3, 1, Engine{Unstable: true}, true},
+		"unstable otherwise":      {first + 3, 2, Engine{Unstable: true}, true},
 	} {
-		b := bytes.Clone(good)
+		b := AppendEngine(nil, &Engine{ID: "agent/e"})
 		b[tt.at] = tt.v
-		got, _, err := ParseEngine(b, "agent")
-		if (err == nil) != tt.ok {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		if tt.ok {
+			tt.want.ID = "agent/e"
 		}
-		_, _ = got.Residency.String(), got.Evidence.String() // have a word for what was read
+		got, _, err := ParseEngine(b, "agent")
+		if diff := cmp.Diff(tt.want, got); diff != "" || (err == nil) != tt.ok {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+func TestZoneIsAShortName(t *testing.T) {
+	for zone, ok := range map[string]bool{
+		"": true, "eu-west-1a": true, strings.Repeat("z", MaxZone): true, strings.Repeat("z", MaxZone+1): false, "a\nb": false, "\xff": false,
+	} {
+		e := exampleEngine()
+		e.Zone = zone
+		got, _, err := ParseEngine(AppendEngine(nil, &e), "agent")
+		if (err == nil) != ok || (CheckZone(zone) == nil) != ok || ok && got.Zone != zone {
+			t.Errorf("%q: got %q, %v, check %v", zone, got.Zone, err, CheckZone(zone))
+		}
 	}
 }
 
@@ -194,6 +208,19 @@ func TestWhatAnEarlierVersionDoesNotTellIsZero(t *testing.T) {
 	if l, rest, err := ParseLoad(append(withLength(fields[:needed]), "rest"...)); err != nil || l != known || string(rest) != "rest" {
 		t.Errorf("load: %+v, rest %q, %v; want %+v", l, rest, err, known)
 	}
+	want := exampleEngine()
+	fields = fieldsOf(AppendEngine(nil, &want))
+	fields = fields[:len(fields)-1-len(want.Zone)]
+	want.Zone = ""
+	e, rest, err := ParseEngine(append(withLength(fields), "rest"...), "agent")
+	if diff := cmp.Diff(want, e); err != nil || diff != "" || string(rest) != "rest" {
+		t.Errorf("engine without zone: %v, rest %q, (-want +got):\n%s", err, rest, diff)
+	}
+}
+
+func TestLoadThatEndsEarlyIsRefused(t *testing.T) {
+	fields := fieldsOf(AppendLoad(nil, Load{Seq: 7, KVUsage: 0.5, PrefillRate: 9000}))
+	const needed = 1 + 1 + 1 + 1 + 1 + 2
 	if l, _, err := ParseLoad(withLength(fields[:needed-2])); !errors.Is(err, ErrTruncated) {
 		t.Errorf("load without KV usage: %+v, %v", l, err)
 	}

@@ -32,6 +32,8 @@ func (n *Node) debugMux() http.Handler {
 	mux.Handle("GET /metrics", n.guard(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})))
 	mux.Handle("GET /debug/mesh.json", n.guard(jsonOf(func() any { return n.Status() })))
 	mux.Handle("POST /debug/residency", n.guard(http.HandlerFunc(n.residency)))
+	mux.Handle("GET /debug/gossip-key", n.guard(http.HandlerFunc(n.listGossipKeys)))
+	mux.Handle("POST /debug/gossip-key", n.guard(http.NewCrossOriginProtection().Handler(http.HandlerFunc(n.rotateGossipKey))))
 	mux.Handle("GET /debug/decisions.json", n.guard(jsonOf(func() any { return n.recorder.Events() })))
 	mux.Handle("GET /debug/", n.guard(http.StripPrefix("/debug/", http.FileServerFS(subFS(page, "page")))))
 	mux.Handle("GET /{$}", http.RedirectHandler("/debug/", http.StatusFound))

@@ -163,7 +163,9 @@ func nulls(path string, v any) []string {
 func TestPagesHoldNoNulls(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		idle := r.node(r.config("idle", "e"))
-		busy, _ := r.run(r.config("busy", "e"))
+		config := r.config("busy", "e")
+		config.Forward.Zone = "west"
+		busy, _ := r.run(config)
 		peer := r.config("peer")
 		peer.Mesh.Join = []string{busy.QUICAddr()}
 		other, _ := r.run(peer)
@@ -184,7 +186,7 @@ func TestPagesHoldNoNulls(t *testing.T) {
 		if err := json.Unmarshal(get(other.debugMux(), "/debug/mesh.json", nil).Body.Bytes(), &s); err != nil {
 			t.Fatal(err)
 		}
-		if len(s.Agents) != 2 || len(s.Engines) != 1 || s.Engines[0].Engine != "busy/e" || !slices.Equal(s.Engines[0].Models, []string{"m"}) {
+		if len(s.Agents) != 2 || len(s.Engines) != 1 || s.Engines[0].Engine != "busy/e" || !slices.Equal(s.Engines[0].Models, []string{"m"}) || s.Engines[0].Zone != "west" {
 			t.Errorf("status of the peer: %+v", s)
 		}
 	})

@@ -13,11 +13,12 @@ import (
 
 // DigestStatus is the digest of one engine in one tier.
 type DigestStatus struct {
-	Tier    string  `json:"tier"`
-	Version uint64  `json:"version"`
-	Keys    int     `json:"keys"` // as its owner counts them
-	Fill    float64 `json:"fill"`
-	Age     float64 `json:"age_s"` // since its last message; negative for engines beside this agent, whose digests come in none
+	Tier     string  `json:"tier"`
+	Version  uint64  `json:"version"`
+	Checksum string  `json:"checksum"` // of the bits, in hexadecimal: the same wherever the digest is
+	Keys     int     `json:"keys"`     // as its owner counts them
+	Fill     float64 `json:"fill"`
+	Age      float64 `json:"age_s"` // since it was last known to be its owner's last; negative for engines beside this agent
 }
 
 // digests returns the digests of an engine that are here, the fastest tier's first.
@@ -29,7 +30,7 @@ func (n *Node) digests(id engine.ID, ages map[spread.DigestID]time.Duration) []D
 			continue
 		}
 		index := n.index.Tier(t)
-		s := DigestStatus{Tier: t.String(), Version: v.Number, Keys: index.Keys(id), Fill: index.Fill(id), Age: -1}
+		s := DigestStatus{Tier: t.String(), Version: v.Number, Checksum: fmt.Sprintf("%016x", v.Checksum), Keys: index.Keys(id), Fill: index.Fill(id), Age: -1}
 		if age, heard := ages[spread.DigestID{Engine: id, Tier: t}]; heard {
 			s.Age = age.Seconds()
 		}

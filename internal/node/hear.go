@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/spread"
 	"github.com/kvmesh/kvmesh/mesh"
 )
@@ -13,11 +14,12 @@ import (
 // to say.
 func (n *Node) PeerUp(p mesh.Peer) {
 	n.listener.PeerUp(p.Name, p.Instance)
-	n.teller.PeerUp(p.Name)
+	n.teller.PeerUp(p.Name, p.Instance)
 }
 
 // PeerDown implements mesh.PeerHandler.
 func (n *Node) PeerDown(name, reason string) {
+	n.teller.PeerDown(name)
 	n.view.PeerDown(name, fmt.Errorf("peer %s is down: %s", name, reason))
 }
 
@@ -33,7 +35,9 @@ func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *
 	case mesh.KindProbe:
 		err = n.ingress.Owner.ServeProbe(s, n.teller.HeartbeatPeriod())
 	case mesh.KindDigestPull:
-		err = n.teller.ServePull(s)
+		err = n.teller.ServePull(peer, s)
+	case mesh.KindFeed:
+		err = n.listener.ServeFeed(peer, s)
 	default:
 		s.Cancel(codeUnknownKind)
 	}
@@ -45,11 +49,16 @@ func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *
 // codeUnknownKind cancels a stream of a kind that this version does not know.
 const codeUnknownKind = 32
 
-// Message implements mesh.MessageHandler.
-func (n *Node) Message(from string, b []byte) { n.listener.Message(from, b) }
-
-// Datagram implements mesh.MessageHandler: a heartbeat.
-func (n *Node) Datagram(peer string, b []byte) { n.listener.Datagram(peer, b) }
+// Datagram implements mesh.DatagramHandler: a heartbeat, or part of a probe.
+func (n *Node) Datagram(peer string, b []byte) {
+	if !forward.IsProbe(b) {
+		n.listener.Datagram(peer, b)
+		return
+	}
+	if err := n.ingress.ServeDatagram(peer, b, n.teller.HeartbeatPeriod()); err != nil {
+		n.log.Debug("probe not served", "peer", peer, "err", err)
+	}
+}
 
 // LocalState implements mesh.StateHandler: the version vector of the digests that this agent has.
 func (n *Node) LocalState() []byte { return n.listener.State(mesh.MaxState) }
@@ -59,7 +68,9 @@ func (n *Node) MergeState(b []byte) { n.listener.MergeState(b) }
 
 // forget drops what is kept of agents that the mesh does not know any more.
 func (n *Node) forget() {
-	n.listener.Forget(func(agent string) bool { _, known := n.mesh.Peer(agent); return known })
+	known := func(agent string) bool { _, known := n.mesh.Peer(agent); return known }
+	n.listener.Forget(known)
+	n.teller.Forget(known)
 }
 
 // carrier lets spread reach the peers without knowing the mesh.
@@ -80,22 +91,20 @@ func (c carrier) Agents() int {
 	return count
 }
 
-// Broadcast implements spread.Carrier.
-func (c carrier) Broadcast(ctx context.Context, b []byte) error { return c.BroadcastReliable(ctx, b) }
-
-// Send implements spread.Carrier.
-func (c carrier) Send(ctx context.Context, peer string, b []byte) error {
-	return c.SendReliable(ctx, peer, b)
+// OpenFeed implements spread.Carrier.
+func (c carrier) OpenFeed(ctx context.Context, peer string) (spread.Stream, error) {
+	return c.open(ctx, peer, mesh.KindFeed)
 }
-
-// BroadcastDatagram implements spread.Carrier.
-func (c carrier) BroadcastDatagram(b []byte) { _, _ = c.Mesh.BroadcastDatagram(b) }
 
 // OpenPull implements spread.Carrier.
 func (c carrier) OpenPull(ctx context.Context, peer string) (spread.Stream, error) {
-	s, err := c.Open(ctx, peer, mesh.KindDigestPull)
+	return c.open(ctx, peer, mesh.KindDigestPull)
+}
+
+func (c carrier) open(ctx context.Context, peer string, kind mesh.Kind) (spread.Stream, error) {
+	s, err := c.Open(ctx, peer, kind)
 	if err != nil {
-		return nil, err
+		return nil, err // a nil *mesh.Stream would be no nil Stream
 	}
 	return s, nil
 }

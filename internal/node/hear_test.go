@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -116,7 +117,6 @@ func (pensive) RoundTrip(r *http.Request) (*http.Response, error) {
 type mute struct{ spread.Carrier }
 
 func (mute) SendDatagram(string, []byte) error { return nil }
-func (mute) BroadcastDatagram([]byte)          {}
 
 func TestStreamOfAnAgentWhoseHeartbeatsAreLostGoesOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
@@ -167,6 +167,37 @@ func TestLostDeltaIsRepairedByAPull(t *testing.T) {
 		}
 		if now := metric(t, b, "kvmesh_spread_digest_pulls_total"); now == before {
 			t.Error("nothing was pulled")
+		}
+	})
+}
+
+func TestAgentWhosePartFailsDoesNotSayThatItLeaves(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		config := r.config("broken", "e")
+		var listeners []net.Listener
+		config.Listen = func(_, addr string) (net.Listener, error) {
+			listeners = append(listeners, newDeaf(addr))
+			return listeners[len(listeners)-1], nil
+		}
+		broken, err := New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- broken.Run(t.Context()) }()
+		config = r.config("peer")
+		config.Mesh.Join = []string{broken.QUICAddr()}
+		peer, _ := r.run(config)
+		await(t, "the peer knows it", 10*time.Second, peer.Ready)
+		listeners[0].Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("it ended with %v", err)
+		}
+		await(t, "the peer sees it", 5*time.Second, func() bool { return !peer.Ready() })
+		for _, a := range peer.Status().Agents {
+			if a.State == "left" {
+				t.Errorf("%s is said to have left", a.Name)
+			}
 		}
 	})
 }

@@ -3,7 +3,7 @@
 // between the packages: digests and loads from the engine agents to the peers, and what peers say into the view.
 //
 // New builds, Run runs until its context ends, and then stops in order: not ready, engines cordoned, streams finish,
-// leave, close.
+// leave, close. When a part fails it closes at once and does not say that it leaves.
 package node
 
 import (
@@ -106,8 +106,8 @@ func (n *Node) buildEngines() error {
 		a, err := engineagent.New(engineagent.Config{
 			ID: engine.MakeID(n.config.Mesh.Name, e.Name), URL: e.URL, Kind: e.Kind, APIKey: e.APIKey,
 			CapacityTokens: e.CapacityTokens, MaxRunning: e.MaxRunning, NoQueue: e.NoQueue, PrefillStep: e.PrefillStep,
-			Rank: rankName(e.Rank), Geometry: cachestate.DefaultGeometry(), Events: e.Events,
-			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry,
+			Rank: rankName(e.Rank), Zone: n.config.Forward.Zone, Geometry: cachestate.DefaultGeometry(), Events: e.Events,
+			Transport: n.config.PollEngines, Logger: n.log, Registerer: n.registry, Now: n.config.Mesh.Now,
 		})
 		if err != nil {
 			return fmt.Errorf("engine %s: %w", e.Name, err)
@@ -128,7 +128,7 @@ func rankName(rank *int) string {
 
 func (n *Node) buildMesh() error {
 	c := n.config.Mesh
-	c.Peers, c.Streams, c.Messages, c.State = n, n, n, n
+	c.Peers, c.Streams, c.Datagrams, c.State = n, n, n, n
 	c.Logger, c.Registerer = n.config.Logger.With("component", "mesh"), n.registry
 	var err error
 	n.mesh, err = mesh.New(c)
@@ -163,12 +163,12 @@ func (n *Node) buildSpread() error {
 	}
 	log := n.log.With("component", "spread")
 	n.teller = spread.NewTeller(spread.TellerConfig{
-		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Sources: sources, Carrier: carrier{n.mesh},
-		View: n.view, Index: n.index, Logger: log,
+		Self: n.config.Mesh.Name, Instance: n.mesh.Instance(), Scheme: n.config.Forward.Scheme, Sources: sources,
+		Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Logger: log,
 	})
 	n.listener = spread.NewListener(spread.ListenerConfig{
-		Self: n.config.Mesh.Name, Carrier: carrier{n.mesh}, View: n.view, Index: n.index, Hear: n.ingress.Hear,
-		Logger: log, Registerer: n.registry,
+		Self: n.config.Mesh.Name, Scheme: n.config.Forward.Scheme, Carrier: carrier{n.mesh}, View: n.view, Index: n.index,
+		Hear: n.ingress.Hear, Doubt: n.ingress.Doubt, Logger: log, Registerer: n.registry,
 	})
 	return nil
 }
@@ -224,6 +224,9 @@ func (n *Node) Run(ctx context.Context) error {
 		n.drain(servers[0])
 	case <-run.Done():
 	}
+	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see
+		n.leave()
+	}
 	err := n.stop(servers)
 	stop()
 	return errors.Join(err, g.Wait(), n.Close())
@@ -266,12 +269,15 @@ const cutGrace = 200 * time.Millisecond
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second
 
-func (n *Node) stop(servers []server) error {
-	n.draining.Store(true)
-	err := n.mesh.Leave(leaveTimeout)
-	if err != nil {
+// leave says farewell to the mesh: its agents do not wait for this one to come back.
+func (n *Node) leave() {
+	if err := n.mesh.Leave(leaveTimeout); err != nil {
 		n.log.Warn("peers were not told", "err", err)
 	}
+}
+
+func (n *Node) stop(servers []server) error {
+	n.draining.Store(true)
 	n.ingress.Cut()
 	var errs []error
 	for _, s := range servers {

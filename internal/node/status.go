@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -9,25 +10,27 @@ import (
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/mesh"
 )
 
 // Status is the mesh as one agent sees it: /debug/mesh.json, the debug page and kvmesh status.
 type Status struct {
-	Agent    string          `json:"agent"`
-	Mesh     string          `json:"mesh"`
-	Time     time.Time       `json:"time"`
-	Uptime   float64         `json:"uptime_s"`
-	Ready    bool            `json:"ready"`
-	Settled  bool            `json:"settled"`
-	Draining bool            `json:"draining"`
-	Scheme   int             `json:"key_scheme"`
-	Counters Counters        `json:"counters"`
-	Agents   []AgentStatus   `json:"agents"`
-	Engines  []EngineStatus  `json:"engines"`
-	Classes  []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
-	Refusals []RefusalStatus `json:"refusals"`
-	Doubts   []forward.Doubt `json:"doubts"` // what peers told and is not believed
-	Notes    []string        `json:"notes"`  // what an operator should know, in words
+	Agent      string          `json:"agent"`
+	Mesh       string          `json:"mesh"`
+	Time       time.Time       `json:"time"`
+	Uptime     float64         `json:"uptime_s"`
+	Ready      bool            `json:"ready"`
+	Settled    bool            `json:"settled"`
+	Draining   bool            `json:"draining"`
+	Scheme     int             `json:"key_scheme"`
+	Counters   Counters        `json:"counters"`
+	Agents     []AgentStatus   `json:"agents"`
+	Engines    []EngineStatus  `json:"engines"`
+	Classes    []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
+	Refusals   []RefusalStatus `json:"refusals"`
+	Doubts     []forward.Doubt `json:"doubts"`      // what peers told and is not believed
+	GossipKeys mesh.GossipKeys `json:"gossip_keys"` // fingerprints
+	Notes      []string        `json:"notes"`       // what an operator should know, in words
 }
 
 // Counters are what must be zero when nothing runs.
@@ -52,6 +55,7 @@ type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
 	State          string            `json:"state"` // of its agent, or down, draining or full
 	Kind           engine.Kind       `json:"kind"`
+	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
 	Generation     engine.Generation `json:"generation"`
 	CapacityTokens int64             `json:"capacity_tokens"`
@@ -94,7 +98,7 @@ func (n *Node) Status() Status {
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
 		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
-		Doubts: n.ingress.Doubts(), Notes: n.notes(),
+		Doubts: n.ingress.Doubts(), GossipKeys: n.mesh.GossipKeys(), Notes: n.notes(),
 	}
 	return s
 }
@@ -151,7 +155,7 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 	out := []EngineStatus{}
 	for _, e := range n.view.Snapshot(now) {
 		s := EngineStatus{
-			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Generation: e.Generation,
+			Engine: e.ID, State: e.State.String(), Kind: e.Kind, Zone: e.Zone, Generation: e.Generation,
 			CapacityTokens: e.CapacityTokens, InFlight: e.Load.InFlight, Waiting: e.Load.Waiting,
 			QueuedSeconds: e.Load.QueuedSeconds, KVUsage: e.Load.KVUsage, PrefillRate: e.Load.PrefillRate,
 			BytesPerToken: e.Load.BytesPerToken, LoadAge: e.Age.Seconds(), DigestAge: -1, Models: []string{},
@@ -193,7 +197,7 @@ func flagWord(f engine.Flags) string {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := append([]string{}, n.mesh.Health()...)
+	notes := append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		a := n.byName[name]
 		if !a.Ready() {
@@ -202,8 +206,11 @@ func (n *Node) notes() []string {
 		notes = append(notes, a.Notes()...)
 	}
 	overfull := func(d DigestStatus) bool { return d.Fill > cachestate.MaxFill }
-	if slices.ContainsFunc(n.engineStatuses(time.Now()), func(e EngineStatus) bool { return slices.ContainsFunc(e.Digests, overfull) }) {
-		notes = append(notes, "an engine's digest is so full that it counts as unknown: the digest geometry is too small for its cache")
+	for _, e := range n.engineStatuses(time.Now()) {
+		if slices.ContainsFunc(e.Digests, overfull) {
+			notes = append(notes, fmt.Sprintf("a digest of engine %s is so full that it counts as unknown: "+
+				"the digest geometry is too small for its cache, or its agent lies", e.Engine))
+		}
 	}
 	return notes
 }

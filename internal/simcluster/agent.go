@@ -3,7 +3,9 @@ package simcluster
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/kvmesh/kvmesh/forward"
@@ -13,9 +15,10 @@ import (
 
 // agent is one agent's place, through all its lives.
 type agent struct {
-	name string
-	node *node.Node
-	run  *running // nil while it is stopped
+	name    string
+	node    *node.Node
+	run     *running             // nil while it is stopped
+	changes []func(*node.Config) // of the config, from the next life on
 }
 
 // Start starts agent i: a new process with the same name and addresses.
@@ -25,14 +28,17 @@ func (c *Cluster) Start(i int) {
 	if a.run != nil {
 		c.t.Fatalf("%s runs already", a.name)
 	}
-	p := c.net.process(host(i))
-	config, transports := c.nodeConfig(i, p)
+	config, p, transports := c.nodeConfig(i, c.host(i))
+	a.node, a.run = c.startNode(config, p, transports)
+}
+
+func (c *Cluster) startNode(config node.Config, p *process, transports []*http.Transport) (*node.Node, *running) {
+	c.t.Helper()
 	n, err := node.New(config)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	a.node = n
-	a.run = start(p, func(ctx context.Context) error {
+	return n, start(p, func(ctx context.Context) error {
 		defer func() {
 			for _, t := range transports {
 				t.CloseIdleConnections()
@@ -42,9 +48,32 @@ func (c *Cluster) Start(i int) {
 	})
 }
 
-// nodeConfig is the config of agent i, whose sockets are p's, and the transports in it.
-func (c *Cluster) nodeConfig(i int, p *process) (node.Config, []*http.Transport) {
+// Change changes the config of agent i from its next life on, after Config.Agent.
+func (c *Cluster) Change(i int, change func(*node.Config)) {
+	c.agents[i].changes = append(c.agents[i].changes, change)
+}
+
+// Twin starts an agent with the name and a certificate of agent i on a host of its own, without an engine. It ends with
+// the test.
+func (c *Cluster) Twin(i int) *node.Node {
 	c.t.Helper()
+	config, p, transports := c.nodeConfig(i, c.newHost())
+	config.Engines = nil
+	n, run := c.startNode(config, p, transports)
+	c.t.Cleanup(func() {
+		run.cancel()
+		if err := <-run.done; err != nil {
+			c.t.Errorf("twin of %s: %v", Name(i), err)
+		}
+	})
+	return n
+}
+
+// nodeConfig is the config of agent i as a new process on a host, and the transports in it.
+func (c *Cluster) nodeConfig(i int, at netip.Addr) (node.Config, *process, []*http.Transport) {
+	c.t.Helper()
+	p := c.net.process(at)
+	addr := func(port uint16) string { return netip.AddrPortFrom(at, port).String() }
 	id, err := c.ca.Issue(Name(i), 30*24*time.Hour)
 	if err != nil {
 		c.t.Fatal(err)
@@ -54,28 +83,31 @@ func (c *Cluster) nodeConfig(i int, p *process) (node.Config, []*http.Transport)
 	n := node.DefaultConfig()
 	n.Mesh = mesh.LocalConfig()
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Identity, n.Mesh.GossipKeys = meshID, Name(i), id, [][]byte{c.key}
-	n.Mesh.QUICBind, n.Mesh.GossipBind = addr(i, portQUIC), addr(i, portGossip)
+	n.Mesh.QUICBind, n.Mesh.GossipBind = addr(portQUIC), addr(portGossip)
 	n.Mesh.Join, n.Mesh.ListenPacket = c.seeds(), p.listenPacket
-	n.HTTP, n.Debug, n.DebugToken = addr(i, portHTTP), addr(i, portDebug), debugToken
+	n.HTTP, n.Debug, n.DebugToken = addr(portHTTP), addr(portDebug), debugToken
 	n.Listen, n.Transport, n.PollEngines = p.listen, requests, polls
 	n.Logger, n.DrainTimeout = logger(), 5*time.Second
 	if i < c.config.Agents {
-		n.Engines = []node.EngineConfig{{Name: engineName, URL: &url.URL{Scheme: "http", Host: addr(i, portEngine)}}}
+		n.Engines = []node.EngineConfig{{Name: engineName, URL: &url.URL{Scheme: "http", Host: addr(portEngine)}}}
 	}
 	if c.config.Agent != nil {
 		c.config.Agent(i, &n)
 	}
-	return n, []*http.Transport{requests, polls}
+	for _, change := range c.agents[i].changes {
+		change(&n)
+	}
+	return n, p, []*http.Transport{requests, polls}
 }
 
 // debugToken is what the debug servers ask for: they are not on loopback.
 const debugToken = "simcluster"
 
-// seeds are the first three agents, each of which joins by the same list: an agent may name itself.
+// seeds are the hosts on which the first three agents began, the same list for each: an agent may name itself.
 func (c *Cluster) seeds() []string {
 	var seeds []string
 	for i := range min(3, c.config.Agents+c.config.IngressOnly) {
-		seeds = append(seeds, addr(i, portQUIC))
+		seeds = append(seeds, netip.AddrPortFrom(numbered(i), portQUIC).String())
 	}
 	return seeds
 }
@@ -106,6 +138,15 @@ func (c *Cluster) Kill(i int) {
 	}
 	a.run.cancel()
 	a.run = nil
+}
+
+// killAll kills several agents at one moment.
+func (c *Cluster) killAll(agents []int) {
+	var wg sync.WaitGroup
+	for _, i := range agents {
+		wg.Go(func() { c.Kill(i) })
+	}
+	wg.Wait()
 }
 
 // Status returns the mesh as agent i sees it.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// spread returns the largest count over the mean, and the coefficient of variation.
-func spread(counts []int64) (worst, cov float64) {
+// evenness returns the largest count over the mean, and the coefficient of variation.
+func evenness(counts []int64) (worst, cov float64) {
 	var sum, squares float64
 	for _, n := range counts {
 		sum += float64(n)
@@ -42,7 +42,7 @@ func TestBurstOfColdPromptsSpreadsEvenly(t *testing.T) {
 			f.send(t.Context(), rng.IntN(4), ChatBody("", text(rng.Uint64(), 4000)))
 		}
 		whole(t, f.wait())
-		worst, cov := spread(served(c))
+		worst, cov := evenness(served(c))
 		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
 		if worst > 1.5 {
 			t.Errorf("max/mean %.2f over %v", worst, served(c))
@@ -57,7 +57,7 @@ func TestColdPromptsOneByOneSpread(t *testing.T) {
 		for n := range 60 {
 			chat(t, c, n%3, ChatBody("", text(rng.Uint64(), 4000)))
 		}
-		worst, cov := spread(served(c))
+		worst, cov := evenness(served(c))
 		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
 		if worst > 1.8 {
 			t.Errorf("max/mean %.2f over %v", worst, served(c))
@@ -76,7 +76,7 @@ func TestOneSharedPrefixSpreads(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		whole(t, f.wait())
-		worst, cov := spread(served(c))
+		worst, cov := evenness(served(c))
 		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
 		if worst > 1.6 {
 			t.Errorf("max/mean %.2f over %v", worst, served(c))
@@ -94,7 +94,7 @@ func TestManyIngressesAtTheSameInstantDoNotHerd(t *testing.T) {
 			}
 		}
 		whole(t, f.wait())
-		worst, cov := spread(served(c))
+		worst, cov := evenness(served(c))
 		t.Logf("requests by engine %v: max/mean %.2f, CoV %.2f", served(c), worst, cov)
 		if cov > 0.35 {
 			t.Errorf("CoV %.2f over %v", cov, served(c))

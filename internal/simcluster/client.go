@@ -41,12 +41,12 @@ func (a *Answer) Engine() string { return a.Header.Get("X-Kvmesh-Engine") }
 
 // Chat sends a chat request to agent i and reads the answer to its end. With an error comes what was read before it.
 func (c *Cluster) Chat(ctx context.Context, i int, body string) (*Answer, error) {
-	return c.post(ctx, addr(i, portHTTP), body)
+	return c.post(ctx, c.addr(i, portHTTP), body)
 }
 
 // Ask sends a chat request straight to the engine beside agent i.
 func (c *Cluster) Ask(ctx context.Context, i int, body string) (*Answer, error) {
-	return c.post(ctx, addr(i, portEngine), body)
+	return c.post(ctx, c.addr(i, portEngine), body)
 }
 
 func (c *Cluster) post(ctx context.Context, at, body string) (*Answer, error) {
@@ -64,7 +64,7 @@ func (c *Cluster) post(ctx context.Context, at, body string) (*Answer, error) {
 
 // Open sends a chat request to agent i and returns when the header of the answer is there.
 func (c *Cluster) Open(ctx context.Context, i int, body string) (*http.Response, error) {
-	return c.open(ctx, addr(i, portHTTP), body)
+	return c.open(ctx, c.addr(i, portHTTP), body)
 }
 
 func (c *Cluster) open(ctx context.Context, at, body string) (*http.Response, error) {
@@ -78,12 +78,12 @@ func (c *Cluster) open(ctx context.Context, at, body string) (*http.Response, er
 
 // Get asks agent i's ingress for a path and returns status and body.
 func (c *Cluster) Get(ctx context.Context, i int, path string) (int, string, error) {
-	return c.get(ctx, addr(i, portHTTP), path)
+	return c.get(ctx, c.addr(i, portHTTP), path)
 }
 
 // Debug asks agent i's debug server for a path and returns status and body.
 func (c *Cluster) Debug(ctx context.Context, i int, path string) (int, string, error) {
-	return c.get(ctx, addr(i, portDebug), path)
+	return c.get(ctx, c.addr(i, portDebug), path)
 }
 
 func (c *Cluster) get(ctx context.Context, at, path string) (int, string, error) {

@@ -28,6 +28,7 @@ type Config struct {
 	Engine      func(i int) simengine.Config // of the engine beside agent i; nil for DefaultEngine
 	Agent       func(i int, c *node.Config)  // changes an agent's config before it starts; nil changes nothing
 	Seed        uint64                       // of what the network draws, and tests from Rand; 0 draws one
+	Idle        bool                         // agents wait for Start; their engines run
 
 	// Delay and up to Jitter more is how long each UDP packet is under way; 0 and 0 is a network without latency.
 	Delay, Jitter time.Duration
@@ -51,6 +52,10 @@ type Cluster struct {
 	agents []*agent
 	boxes  []*engineBox
 	client *client
+
+	mu    sync.Mutex
+	hosts []netip.Addr // of the agents now
+	taken int          // hosts that somebody has or had
 }
 
 // Test runs f on a new cluster in fake time. The cluster's seed is printed when f fails.
@@ -78,13 +83,18 @@ func New(t testing.TB, config Config) *Cluster {
 	c.net.udp.Block(c.links.blocked)
 	c.client = newClient(c.net)
 	t.Cleanup(c.close)
+	for range config.Agents + config.IngressOnly {
+		c.hosts = append(c.hosts, c.newHost())
+	}
 	for i := range config.Agents {
 		c.boxes = append(c.boxes, &engineBox{})
 		c.StartEngine(i)
 	}
 	for i := range config.Agents + config.IngressOnly {
 		c.agents = append(c.agents, &agent{name: Name(i)})
-		c.Start(i)
+		if !config.Idle {
+			c.Start(i)
+		}
 	}
 	return c
 }
@@ -140,10 +150,47 @@ func EngineID(i int) string { return Name(i) + "/" + engineName }
 // engineName is what each agent calls its engine.
 const engineName = "engine"
 
-// host is the address of agent i and its engine.
-func host(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i / 250), byte(i%250 + 1)}) }
+// numbered returns the n-th host of the network.
+func numbered(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 0, byte(n / 250), byte(n%250 + 1)})
+}
 
-func addr(i, port int) string { return netip.AddrPortFrom(host(i), uint16(port)).String() }
+// host is the address of agent i and its engine.
+func (c *Cluster) host(i int) netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hosts[i]
+}
+
+func (c *Cluster) addr(i, port int) string {
+	return netip.AddrPortFrom(c.host(i), uint16(port)).String()
+}
+
+func (c *Cluster) newHost() netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken++
+	return numbered(c.taken - 1)
+}
+
+// Move gives agent i, which must be stopped, a host that nobody had before. Its engine is started there anew.
+func (c *Cluster) Move(i int) {
+	c.t.Helper()
+	if c.Running(i) {
+		c.t.Fatalf("%s runs: it cannot move", Name(i))
+	}
+	engine := i < len(c.boxes) && c.boxes[i].run != nil
+	if engine {
+		c.StopEngine(i)
+	}
+	at := c.newHost()
+	c.mu.Lock()
+	c.hosts[i] = at
+	c.mu.Unlock()
+	if engine {
+		c.StartEngine(i)
+	}
+}
 
 // The ports of an agent's host. Those of the agent are the defaults of the design.
 const (

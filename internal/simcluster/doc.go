@@ -6,5 +6,7 @@
 // UDP between hosts can be cut; TCP, which clients and engines use, always gets through. What a process holds ends with
 // it: Kill and StopEngine reset its connections, as a kernel does for a process that is killed.
 //
+// What happens to a cluster for minutes is told by scripts, which read like its log: RunScript plays those in testdata.
+//
 // Everything that a Cluster starts has ended when its test has.
 package simcluster

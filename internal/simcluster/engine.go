@@ -23,8 +23,8 @@ func (c *Cluster) StartEngine(i int) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	p := c.net.process(host(i))
-	l, err := p.listen("tcp", addr(i, portEngine))
+	p := c.net.process(c.host(i))
+	l, err := p.listen("tcp", c.addr(i, portEngine))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -1,11 +1,7 @@
 package simcluster
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,21 +16,6 @@ const lan = 200 * time.Microsecond
 // wholeWithin is how long agents on one network may take to find each other.
 const wholeWithin = 10 * time.Second
 
-var lexicon = strings.Fields("the of and to in is that for it was on are as with his they at be this from have or by one " +
-	"had not but what all were when we there can an your which their said if do will each about how up out them then she " +
-	"many some so these would other into has more her two like him see time could no make than first been its who now")
-
-// text returns n bytes of words that no other seed gives.
-func text(seed uint64, n int) string {
-	rng := rand.New(rand.NewPCG(seed, 7))
-	var b strings.Builder
-	for b.Len() < n {
-		b.WriteString(lexicon[rng.IntN(len(lexicon))])
-		b.WriteByte(' ')
-	}
-	return b.String()[:n]
-}
-
 // chat asks agent i and fails the test unless the answer is whole and good.
 func chat(t *testing.T, c *Cluster, i int, body string) *Answer {
 	t.Helper()
@@ -46,17 +27,6 @@ func chat(t *testing.T, c *Cluster, i int, body string) *Answer {
 		t.Fatalf("chat with %s: %s", Name(i), fault)
 	}
 	return a
-}
-
-// faultOf says what is wrong with an answer; "" when it is whole.
-func faultOf(a *Answer) string {
-	if a.Status != http.StatusOK {
-		return fmt.Sprintf("status %d: %s", a.Status, a.Body)
-	}
-	if !bytes.HasSuffix(a.Body, []byte("data: [DONE]\n\n")) || bytes.Contains(a.Body, []byte(`{"error":`)) {
-		return fmt.Sprintf("by %s (%s), not whole, ends in: %s", a.Engine(), a.Header.Get("X-Kvmesh-Reason"), a.Body[max(0, len(a.Body)-300):])
-	}
-	return ""
 }
 
 // overlap is the overlap in tokens that the answer's header states.
@@ -116,5 +86,30 @@ func engineWith(change func(i int, c *simengine.Config)) func(int) simengine.Con
 		c := DefaultEngine(i)
 		change(i, &c)
 		return c
+	}
+}
+
+// attempted fails the test for every request that agent i took in between from and to, and for which it tried the engine
+// beside agent j.
+func attempted(t *testing.T, c *Cluster, i, j int, from, to time.Time) {
+	t.Helper()
+	events, err := c.Decisions(t.Context(), i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, e := range events {
+		if e.Time.Before(from) || e.Time.After(to) {
+			continue
+		}
+		seen++
+		for _, a := range e.Attempts {
+			if string(a.Engine) == EngineID(j) {
+				t.Errorf("%s tried %s %v after it should not: %+v", Name(i), a.Engine, e.Time.Sub(from), e.Attempts)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Errorf("%s took in no request between %v and %v", Name(i), from, to)
 	}
 }

@@ -14,13 +14,21 @@ import (
 // MaxEngines bounds the engines of one agent.
 const MaxEngines = 256
 
-// announcePeriod is the number of digest periods between two announcements that tell nothing new. An announcement goes
-// out at once when something changes and when a peer appears; the repetition repairs what a lost connection took along.
+// announcePeriod is the number of digest periods between two announcements that need not go at once: changes of scale wait
+// for it, and whoever lost what it was told has it again.
 const announcePeriod = 10
 
 // smallScale is by how much a scale may move without being told at once: it follows every answer, and would have an
 // announcement made for many of them.
 const smallScale = 2.0 / 16
+
+// announcement is all engines beside this agent, as they were at one moment.
+type announcement struct {
+	number  uint64 // of two the one with the higher number stands
+	urgent  uint64 // number of the last one that could not wait
+	engines []engine.Engine
+	frame   []byte
+}
 
 // cannotWait reports whether peers should hear at once of how engines are now, and not with the announcement that is due anyway.
 func cannotWait(told, now []engine.Engine) bool {
@@ -32,74 +40,55 @@ func cannotWait(told, now []engine.Engine) bool {
 	})
 }
 
-// announce tells this agent's engines to every peer and to its own view, and returns what it told.
-func (t *Teller) announce() []engine.Engine {
-	message, engines := t.announcement()
-	t.announceToSelf(engines)
-	t.broadcast(message)
-	return engines
-}
+// told returns the engines as they were announced last.
+func (t *Teller) told() []engine.Engine { return t.now().announcement.engines }
 
-// AnnounceToSelf tells this agent's engines to its own view, before Run tells everybody: requests may come earlier.
-func (t *Teller) AnnounceToSelf() { t.announceToSelf(t.engines()) }
+// announce tells of this agent's engines at once, announceAgain with the next edition.
+func (t *Teller) announce()      { t.renew(true) }
+func (t *Teller) announceAgain() { t.renew(false) }
 
-func (t *Teller) announceToSelf(engines []engine.Engine) {
+func (t *Teller) renew(urgent bool) {
+	engines := t.engines()
 	if t.View != nil {
 		t.View.Announce(t.Self, engines, time.Now())
 	}
+	t.tellNews(func(n *news) {
+		a := announcement{number: n.announcement.number + 1, urgent: n.announcement.urgent, engines: engines}
+		if urgent {
+			a.urgent = a.number
+		}
+		a.frame = appendFrame(nil, frameEngines, appendEngines(nil, a.number, engines))
+		n.announcement = a
+	})
 }
 
-func (t *Teller) engines() []engine.Engine {
-	out := make([]engine.Engine, 0, len(t.Sources))
-	for _, s := range t.Sources {
-		out = append(out, s.Engine())
-	}
-	return out
-}
+// AnnounceToSelf tells of this agent's engines to its own view, before Run tells everybody: requests may come earlier.
+func (t *Teller) AnnounceToSelf() { t.View.Announce(t.Self, t.engines(), time.Now()) }
 
-// announcement is a number, this agent's instance, then its engines. Of two that come out of order the one with the higher
-// number stands. The number is taken before the engines are read: when they change after that, a higher one follows.
-func (t *Teller) announcement() (message []byte, engines []engine.Engine) {
-	b := binary.AppendUvarint([]byte{messageEngines}, t.announced.Add(1))
-	engines = t.engines()
-	b = binary.LittleEndian.AppendUint64(b, t.Instance)
+func appendEngines(b []byte, number uint64, engines []engine.Engine) []byte {
+	b = binary.AppendUvarint(b, number)
 	b = binary.AppendUvarint(b, uint64(len(engines)))
 	for i := range engines {
 		b = engine.AppendEngine(b, &engines[i])
 	}
-	return b, engines
+	return b
 }
 
-func (l *Listener) hearEngines(from string, b []byte) error {
+func parseEngines(b []byte, owner string) (number uint64, engines []engine.Engine, err error) {
 	r := engine.NewReader(b)
-	number, instance := r.Uvarint(), r.Uint64()
+	number = r.Uvarint()
 	count := r.Int(MaxEngines)
 	if err := r.Err(); err != nil {
-		return fmt.Errorf("parse announcement: %w", err)
+		return 0, nil, fmt.Errorf("parse announcement: %w", err)
 	}
 	rest := r.Rest()
-	engines := make([]engine.Engine, 0, count)
+	engines = make([]engine.Engine, 0, count)
 	for range count {
-		e, after, err := engine.ParseEngine(rest, from)
+		e, after, err := engine.ParseEngine(rest, owner)
 		if err != nil {
-			return fmt.Errorf("parse announcement: %w", err)
+			return 0, nil, fmt.Errorf("parse announcement: %w", err)
 		}
 		engines, rest = append(engines, e), after
 	}
-	if l.isNews(from, instance, number) {
-		l.View.Announce(from, engines, time.Now())
-	}
-	return nil
-}
-
-// isNews reports whether an announcement is newer than the last one of the same life: messages come in any order, and
-// again.
-func (l *Listener) isNews(from string, instance, number uint64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if known, ok := l.lives[from]; ok && (known.instance != instance || number <= known.announced) {
-		return false
-	}
-	l.lives[from] = life{instance, number}
-	return true
+	return number, engines, nil
 }

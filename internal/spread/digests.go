@@ -1,113 +1,81 @@
 package spread
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
-	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/forward"
 )
 
-// DigestID names one digest of the mesh.
-type DigestID struct {
-	Engine engine.ID
-	Tier   cachestate.Tier
-}
-
-// maxMessage bounds a message: a digest of the largest geometry fits.
-const maxMessage = 4 << 20
-
-// publishDigests sends what changed since the last time; empty deltas carry version and checksum, so that a peer that
-// missed one finds out within a period.
-func (t *Teller) publishDigests() {
-	var deltas []cachestate.Delta
-	for _, s := range t.Sources {
-		published := s.Publish()
-		t.keepOwn(s, published)
-		deltas = append(deltas, published...)
-	}
-	for _, b := range digestMessages(deltas) {
-		t.broadcast(b)
-	}
-}
-
-// keepOwn takes what an engine beside this agent published into the agent's own index. That may have dropped what it had,
-// as it does when another generation is announced.
-func (t *Teller) keepOwn(s Source, published []cachestate.Delta) {
-	if t.Index == nil {
-		return
-	}
-	for i := range published {
-		if !t.Index.Apply(&published[i]).NeedFull() {
-			continue
-		}
-		for _, whole := range s.Digests() {
-			if whole.Tier == published[i].Tier {
-				t.Index.Apply(&whole)
-			}
-		}
-	}
-}
-
-// wholeDigests are the messages that a new peer gets.
-func (t *Teller) wholeDigests() [][]byte {
-	var whole []cachestate.Delta
-	for _, s := range t.Sources {
-		whole = append(whole, s.Digests()...)
-	}
-	return digestMessages(whole)
-}
-
-// digestMessages puts deltas into as few messages as can be: nearly always one, but whole digests of hundreds of engines in
-// several tiers are more than that. None for no deltas.
-func digestMessages(deltas []cachestate.Delta) [][]byte {
-	var out [][]byte
-	var part []byte
-	for i := range deltas {
-		b := cachestate.AppendDelta(nil, &deltas[i])
-		if part != nil && len(part)+len(b) > maxMessage {
-			out, part = append(out, part), nil
-		}
-		if part == nil {
-			part = []byte{messageDigests}
-		}
-		part = append(part, b...)
-	}
-	if part != nil {
-		out = append(out, part)
-	}
-	return out
-}
+// Why a digest is not believed.
+var (
+	errNotAnnounced = errors.New("its agent has announced no such engine")
+	errNoRoom       = errors.New("the index has room for no more engines")
+)
 
 // hearDigests takes in digests of engines that their owner has announced, of the life that it announced. Others would take
-// places in the index that nobody frees, or bring back what an earlier life held; they are sent again after the
-// announcement.
-func (l *Listener) hearDigests(from string, b []byte) error {
+// places in the index that nobody frees, or bring back what an earlier life held.
+func (l *Listener) hearDigests(peer string, o *owner, b []byte) error {
+	if l.foreign(peer) {
+		return nil
+	}
 	for len(b) > 0 {
-		d, rest, err := cachestate.ParseDelta(b, from, l.Index.Geometry())
-		if err != nil {
+		d, rest, err := cachestate.ParseDelta(b, peer, l.Index.Geometry())
+		switch b = rest; {
+		case errors.Is(err, cachestate.ErrGeometry):
+			l.Doubt(peer, d.Engine, forward.DoubtGeometry, err)
+		case err != nil:
 			return fmt.Errorf("parse digest: %w", err)
+		default:
+			l.hearDigest(o, &d)
 		}
-		b = rest
-		if gen, ok := l.View.Generation(d.Engine); !ok || gen != d.Generation {
-			continue
-		}
-		id := DigestID{d.Engine, d.Tier}
-		if outcome := l.Index.Apply(&d); outcome.NeedFull() {
-			l.pull(id)
-		}
-		l.digestHeard(id)
 	}
 	return nil
 }
 
-func (l *Listener) digestHeard(id DigestID) {
+func (l *Listener) hearDigest(o *owner, d *cachestate.Delta) {
+	gen, announced := l.View.Generation(d.Engine)
+	if !announced {
+		if l.isUp(d.Engine.Agent(), o) {
+			l.Doubt(d.Engine.Agent(), d.Engine, forward.DoubtEngine, errNotAnnounced)
+		}
+		return
+	}
+	if gen != d.Generation {
+		return // the announcement of another life of its cache has overtaken it, or comes next
+	}
+	id := DigestID{d.Engine, d.Tier}
+	switch l.Index.Apply(d) {
+	case cachestate.Applied, cachestate.Duplicate:
+		l.current(id)
+	case cachestate.Behind, cachestate.Corrupt:
+		l.pull(id)
+	case cachestate.Crowded:
+		l.Doubt(d.Engine.Agent(), d.Engine, forward.DoubtRoom, errNoRoom)
+	case cachestate.Stale, cachestate.Foreign: // neither comes here: the generation is the announced one, the geometry the mesh's
+	}
+}
+
+// isUp reports whether an owner is the life of a peer that is up: the other's engines are forgotten.
+func (l *Listener) isUp(peer string, o *owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.owners[peer] == o
+}
+
+// current notes that a digest is as its owner published it last. One that is too full says nothing.
+func (l *Listener) current(id DigestID) {
+	if fill := l.Index.Tier(id.Tier).Fill(id.Engine); fill > cachestate.MaxFill {
+		l.Doubt(id.Engine.Agent(), id.Engine, forward.DoubtDigest, fmt.Errorf("%.0f%% of its %v digest are set", 100*fill, id.Tier))
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.digestAt[id] = time.Now()
 }
 
-// DigestAges returns the time since each digest's last message.
+// DigestAges returns the time since each digest was last known to be its owner's last.
 func (l *Listener) DigestAges(now time.Time) map[DigestID]time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,9 +2,12 @@ package spread
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,21 +16,18 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
-)
-
-// The first byte of a message says what it is.
-const (
-	messageEngines byte = 1 // announcement: number, instance of the sender, all its engines
-	messageDigests byte = 2 // deltas or whole digests of the sender's engines
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // ListenerConfig is what a Listener is made of.
 type ListenerConfig struct {
-	Self       string // name of this agent
+	Self       string            // name of this agent
+	Scheme     cachestate.Scheme // of the keys that overlaps are looked up by
 	Carrier    Carrier
 	View       *forward.View
 	Index      *cachestate.Tiers
-	Hear       func(agent string, r forward.Report, now time.Time) // takes a heartbeat; nil: View.Hear
+	Hear       func(agent string, r forward.Report, now time.Time)         // takes a heartbeat; nil: View.Hear
+	Doubt      func(agent string, id engine.ID, what string, reason error) // see forward.Ingress.Doubt; nil: nobody is told
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: its metrics are shown nowhere
 }
@@ -35,21 +35,26 @@ type ListenerConfig struct {
 // Listener takes what peers tell into this agent's view and index, and asks for what it missed.
 type Listener struct {
 	ListenerConfig
+	scheme             schemeID
 	badMessages, pulls prometheus.Counter
 
 	ctx     context.Context // of pulls
 	cancel  context.CancelFunc
 	pullers sync.WaitGroup
+	slots   chan struct{} // as many as pulls may run
 
 	mu       sync.Mutex
-	lives    map[string]life        // by agent: the life of it that is known
-	pulling  map[DigestID]bool      // digests being pulled
-	digestAt map[DigestID]time.Time // when the last message of a digest came
+	owners   map[string]*owner
+	asked    map[DigestID]*asked
+	digestAt map[DigestID]time.Time // when a digest was last known to be its owner's last
 }
 
-// life is one life of a peer's process, and the number of the last announcement from it.
-type life struct {
-	instance, announced uint64
+// owner is one life of a peer's process, as a teller.
+type owner struct {
+	instance  uint64
+	announced uint64   // number of the last announcement
+	scheme    schemeID // as its feed says; zero before
+	feed      Stream   // the last one; nil when it has ended
 }
 
 // NewListener returns a Listener, which is to be closed.
@@ -57,9 +62,13 @@ func NewListener(c ListenerConfig) *Listener {
 	if c.Hear == nil {
 		c.Hear = c.View.Hear
 	}
+	if c.Doubt == nil {
+		c.Doubt = func(string, engine.ID, string, error) {}
+	}
 	f := promauto.With(c.Registerer)
 	l := &Listener{
-		ListenerConfig: c, lives: map[string]life{}, pulling: map[DigestID]bool{}, digestAt: map[DigestID]time.Time{},
+		ListenerConfig: c, scheme: schemeOf(c.Scheme), slots: make(chan struct{}, maxPulls),
+		owners: map[string]*owner{}, asked: map[DigestID]*asked{}, digestAt: map[DigestID]time.Time{},
 		badMessages: f.NewCounter(prometheus.CounterOpts{
 			Name: "kvmesh_spread_bad_messages_total",
 			Help: "Messages of peers that could not be read. Worry when it grows: a peer is broken, or of a version that cannot be mixed with this one.",
@@ -84,9 +93,10 @@ func (l *Listener) Close() {
 // PeerUp says that a peer can be reached, in which life of it: what was known of its earlier life is dropped.
 func (l *Listener) PeerUp(peer string, instance uint64) {
 	l.mu.Lock()
-	replaced := l.lives[peer].instance != instance
+	before := l.owners[peer]
+	replaced := before == nil || before.instance != instance
 	if replaced {
-		l.lives[peer] = life{instance: instance}
+		l.owners[peer] = &owner{instance: instance}
 	}
 	l.mu.Unlock()
 	if replaced {
@@ -95,33 +105,155 @@ func (l *Listener) PeerUp(peer string, instance uint64) {
 	l.View.PeerUp(peer, time.Now())
 }
 
-// Message takes in a message of a peer.
-func (l *Listener) Message(from string, b []byte) {
-	if len(b) == 0 {
-		return
-	}
-	var err error
-	switch b[0] {
-	case messageEngines:
-		err = l.hearEngines(from, b[1:])
-	case messageDigests:
-		err = l.hearDigests(from, b[1:])
-	default:
-		err = fmt.Errorf("message of kind %d is not known to this version", b[0])
+// Why a feed is not read any further.
+var (
+	errNoHello  = errors.New("it begins with no hello")
+	errInstance = errors.New("it is of another life of the peer")
+)
+
+// codeFeedRefused cancels a feed that cannot be read, or that another one of the peer has replaced.
+const codeFeedRefused = 35
+
+// ServeFeed reads what a peer tells until its feed ends. A peer has one feed: a new one ends the one before.
+func (l *Listener) ServeFeed(peer string, s Stream) error {
+	r := newFrameReader(s)
+	kind, body, err := r.next()
+	if err == nil && kind != frameHello {
+		err = errNoHello
 	}
 	if err != nil {
-		l.badMessages.Inc()
-		l.Logger.Warn("message dropped", "peer", from, "err", err)
+		return l.refuseFeed(peer, s, err)
+	}
+	h, err := parseHello(body)
+	if err != nil {
+		return l.refuseFeed(peer, s, err)
+	}
+	o, before := l.begin(peer, h, s)
+	if o == nil {
+		return l.refuseFeed(peer, s, errInstance)
+	}
+	defer l.end(o, s)
+	if before != nil {
+		before.Cancel(codeFeedRefused)
+	}
+	for {
+		kind, body, err := r.next()
+		if errors.Is(err, errFrame) {
+			return l.refuseFeed(peer, s, err)
+		}
+		if err != nil {
+			return fmt.Errorf("read feed: %w", err)
+		}
+		l.frame(peer, o, kind, body)
+	}
+}
+
+// refuseFeed says why a feed is not read.
+func (l *Listener) refuseFeed(peer string, s Stream, err error) error {
+	s.Cancel(codeFeedRefused)
+	if !errors.Is(err, io.EOF) { // a feed that ends at once is none
+		l.bad(peer, err)
+	}
+	return fmt.Errorf("refuse feed: %w", err)
+}
+
+// begin notes a feed. It returns the feed before it, or no owner where the feed is of another life than the one that is up.
+func (l *Listener) begin(peer string, h hello, s Stream) (o *owner, before Stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o = l.owners[peer]; o == nil {
+		o = &owner{instance: h.instance}
+		l.owners[peer] = o
+	}
+	if o.instance != h.instance {
+		return nil, nil
+	}
+	before, o.feed, o.scheme = o.feed, s, h.scheme
+	return o, before
+}
+
+func (l *Listener) end(o *owner, s Stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o.feed == s {
+		o.feed = nil
+	}
+}
+
+// bad counts what cannot be read.
+func (l *Listener) bad(peer string, err error) {
+	l.badMessages.Inc()
+	l.Doubt(peer, "", forward.DoubtMessage, err)
+}
+
+// frame takes in one frame of a feed. One that cannot be read says nothing of the next.
+func (l *Listener) frame(peer string, o *owner, kind byte, body []byte) {
+	var err error
+	switch kind {
+	case frameEngines:
+		err = l.hearEngines(peer, o, body)
+	case frameDigests:
+		err = l.hearDigests(peer, o, body)
+	}
+	if err != nil {
+		l.bad(peer, err)
 		return
 	}
-	l.View.Heard(from, time.Now())
+	l.View.Heard(peer, time.Now())
+}
+
+func (l *Listener) hearEngines(peer string, o *owner, b []byte) error {
+	number, engines, err := parseEngines(b, peer)
+	if err != nil {
+		return err
+	}
+	if l.isNews(peer, o, number) {
+		l.View.Announce(peer, engines, time.Now())
+	}
+	return nil
+}
+
+// isNews reports whether an announcement is newer than the last one of the life that is up: what is left of an earlier feed
+// may be read after the beginning of the next.
+func (l *Listener) isNews(peer string, o *owner, number uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owners[peer] != o || number <= o.announced {
+		return false
+	}
+	o.announced = number
+	return true
+}
+
+// foreign reports whether an agent's keys cannot be compared with those of this one.
+func (l *Listener) foreign(agent string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.owners[agent]
+	return o != nil && o.isForeign(l.scheme)
+}
+
+func (o *owner) isForeign(to schemeID) bool { return o.scheme != (schemeID{}) && o.scheme != to }
+
+// Notes says in words what an operator should know.
+func (l *Listener) Notes() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var notes []string
+	for _, name := range slices.Sorted(maps.Keys(l.owners)) {
+		if o := l.owners[name]; o.isForeign(l.scheme) {
+			notes = append(notes, fmt.Sprintf("agent %s computes prompt keys by scheme %v, this agent by %v: "+
+				"what its engines hold counts as unknown", name, o.scheme, l.scheme))
+		}
+	}
+	return notes
 }
 
 // Datagram takes in a heartbeat of a peer.
 func (l *Listener) Datagram(peer string, b []byte) {
 	report, err := forward.ParseReport(b)
 	if err != nil {
-		l.badMessages.Inc()
+		l.bad(peer, err)
 		return
 	}
 	l.Hear(peer, report, time.Now())
@@ -130,8 +262,10 @@ func (l *Listener) Datagram(peer string, b []byte) {
 // Forget drops what is kept of engines that the view does not know any more, and of agents that known denies. Call it
 // once a minute.
 func (l *Listener) Forget(known func(agent string) bool) {
+	gone := func(id DigestID) bool { _, known := l.View.Generation(id.Engine); return !known }
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.digestAt, func(id DigestID, _ time.Time) bool { _, known := l.View.Generation(id.Engine); return !known })
-	maps.DeleteFunc(l.lives, func(agent string, _ life) bool { return !known(agent) })
+	maps.DeleteFunc(l.digestAt, func(id DigestID, _ time.Time) bool { return gone(id) })
+	maps.DeleteFunc(l.asked, func(id DigestID, a *asked) bool { return !a.running && gone(id) })
+	maps.DeleteFunc(l.owners, func(agent string, o *owner) bool { return o.feed == nil && !known(agent) })
 }

@@ -6,120 +6,214 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"math/rand/v2"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// maxPull bounds a pulled digest: 2^24 bits and its header.
-const maxPull = 2<<20 + 1024
+const (
+	// maxPulls bounds the pulls that run at a time: a whole digest takes a packet's time at each end, and hundreds that are
+	// missed together should not delay requests.
+	maxPulls = 8
+	// pullDeadline bounds one pull; what comes next of the digest asks again.
+	pullDeadline = 5 * time.Second
+	// pullSlack is the part of a period by which a pull may come earlier than a period after the one before, so that the
+	// next frame may begin it.
+	pullSlack = 4
+	// pullJitter is the part of a period within which a pull is begun: all peers of an owner may have missed the same.
+	pullJitter = 8
+	// pullHeader is more than a digest takes beside its bits.
+	pullHeader = 1 << 10
+)
 
-// pullDeadline bounds one pull; the next digest message asks again.
-const pullDeadline = 5 * time.Second
-
-// codePullDeadline cancels a pull that took too long.
-const codePullDeadline = 33
+// The codes that cancel a pull: it took too long, the owner does not have the digest, the asker has too many.
+const (
+	codePullDeadline = 33
+	codePullGone     = 36
+	codePullBusy     = 37
+)
 
 var (
 	// errOther says that an owner answered with another digest than the one that was asked for.
 	errOther = errors.New("the owner sent another digest")
-	// errGone says that a peer asked for an engine that this agent does not have.
-	errGone = errors.New("no such engine")
+	// errGone says that a peer asked for a digest that this agent does not have.
+	errGone = errors.New("no such digest")
+	// errBusy says that a peer asks for more at a time than it may.
+	errBusy = errors.New("too many pulls at a time")
 )
 
-// pull fetches from its owner what is missing of a digest. One pull of each runs at a time.
+// asked is when a digest was pulled last.
+type asked struct {
+	at      time.Time
+	running bool
+}
+
+// pull has what is missing of a digest fetched from its owner: once at a time, and not as often as digests are told,
+// whoever says that something is missing.
 func (l *Listener) pull(id DigestID) {
+	period := DigestPeriod(l.Carrier.Agents())
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pulling[id] || l.ctx.Err() != nil {
+	a := l.asked[id]
+	if a == nil {
+		a = &asked{}
+		l.asked[id] = a
+	}
+	if a.running || now.Sub(a.at) < period-period/pullSlack || l.ctx.Err() != nil {
 		return
 	}
-	l.pulling[id] = true
+	a.running, a.at = true, now
 	l.pulls.Inc()
 	l.pullers.Go(func() {
-		if err := l.pullNow(id); err != nil && l.ctx.Err() == nil {
-			l.Logger.Warn("digest not pulled", "engine", id.Engine, "tier", id.Tier.String(), "err", err)
+		if err := l.pullInTurn(id, rand.N(period/pullJitter)); err != nil && l.ctx.Err() == nil {
+			l.Logger.Info("digest not pulled", "engine", id.Engine, "tier", id.Tier.String(), "err", err)
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.pulling, id)
+		a.running = false
 	})
 }
 
+// pullInTurn pulls after a while, and when few others run.
+func (l *Listener) pullInTurn(id DigestID, after time.Duration) error {
+	select {
+	case <-time.After(after):
+	case <-l.ctx.Done():
+		return l.ctx.Err()
+	}
+	select {
+	case l.slots <- struct{}{}:
+		defer func() { <-l.slots }()
+	case <-l.ctx.Done():
+		return l.ctx.Err()
+	}
+	return l.pullNow(id)
+}
+
+// pullNow pulls a digest: what is missing of it or, where that does not fit what is here, all of it.
 func (l *Listener) pullNow(id DigestID) error {
+	fits, err := l.pullOnce(id)
+	if err == nil && !fits {
+		l.Index.Tier(id.Tier).Remove(id.Engine)
+		_, err = l.pullOnce(id)
+	}
+	return err
+}
+
+func (l *Listener) pullOnce(id DigestID) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, pullDeadline)
 	defer cancel()
 	s, err := l.Carrier.OpenPull(ctx, id.Engine.Agent())
 	if err != nil {
-		return fmt.Errorf("open pull: %w", err)
+		return false, fmt.Errorf("open pull: %w", err)
 	}
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { s.Cancel(codePullDeadline) })()
-	have, _ := l.Have(id)
-	b := append(engine.AppendString(nil, id.Engine.Name()), byte(id.Tier))
-	b = binary.AppendUvarint(b, uint64(have.Generation))
-	b = binary.AppendUvarint(b, have.Number)
-	if _, err := s.Write(b); err != nil {
-		return fmt.Errorf("send pull: %w", err)
-	}
-	if err := s.CloseWrite(); err != nil {
-		return fmt.Errorf("send pull: %w", err)
-	}
-	answer, err := io.ReadAll(io.LimitReader(s, maxPull))
+	d, err := l.ask(s, id)
 	if err != nil {
-		return fmt.Errorf("read digest: %w", err)
-	}
-	d, _, err := cachestate.ParseDelta(answer, id.Engine.Agent(), l.Index.Geometry())
-	if err != nil {
-		return err
+		return false, err
 	}
 	l.View.Heard(id.Engine.Agent(), time.Now())
 	return l.take(id, &d)
 }
 
-// take takes in what an owner answered to a pull.
-func (l *Listener) take(id DigestID, d *cachestate.Delta) error {
+// ask asks for what is missing here of a digest.
+func (l *Listener) ask(s Stream, id DigestID) (cachestate.Delta, error) {
+	have, _ := l.Have(id)
+	b := append(engine.AppendString(nil, id.Engine.Name()), byte(id.Tier))
+	b = binary.AppendUvarint(b, uint64(have.Generation))
+	b = binary.AppendUvarint(b, have.Number)
+	if _, err := s.Write(b); err != nil {
+		return cachestate.Delta{}, fmt.Errorf("send pull: %w", err)
+	}
+	if err := s.CloseWrite(); err != nil {
+		return cachestate.Delta{}, fmt.Errorf("send pull: %w", err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(s, int64(l.Index.Geometry().Bits/8+pullHeader)))
+	if err != nil {
+		return cachestate.Delta{}, fmt.Errorf("read digest: %w", err)
+	}
+	d, _, err := cachestate.ParseDelta(answer, id.Engine.Agent(), l.Index.Geometry())
+	return d, err
+}
+
+// take takes in what an owner answered to a pull, and reports whether it fits what is here.
+func (l *Listener) take(id DigestID, d *cachestate.Delta) (fits bool, err error) {
 	if d.Engine != id.Engine || d.Tier != id.Tier {
-		return errOther
+		return false, errOther
 	}
 	if gen, ok := l.View.Generation(id.Engine); !ok || gen != d.Generation {
-		return nil // of another life than the one that is announced
+		return true, nil // of another life than the one that is announced
 	}
-	if outcome := l.Index.Apply(d); outcome.NeedFull() {
-		l.Index.Tier(id.Tier).Remove(id.Engine) // a delta did not fit what is here: the next message has the whole digest pulled
+	if l.Index.Apply(d).NeedFull() {
+		return false, nil
 	}
-	return nil
+	l.current(id)
+	return true, nil
 }
 
 // ServePull answers a peer that missed deltas: with those, or with the whole digest when they are gone or larger.
-func (t *Teller) ServePull(s Stream) error {
+func (t *Teller) ServePull(peer string, s Stream) error {
+	if !t.enterPull(peer) {
+		s.Cancel(codePullBusy)
+		return fmt.Errorf("serve pull: %w", errBusy)
+	}
+	defer t.leavePull(peer)
 	_ = s.SetReadDeadline(time.Now().Add(pullDeadline))
 	request, err := io.ReadAll(io.LimitReader(s, 512))
 	if err != nil {
 		return fmt.Errorf("read pull: %w", err)
 	}
 	r := engine.NewReader(request)
-	name, tier, gen, number := r.String(256), cachestate.Tier(r.Byte()), engine.Generation(r.Uvarint()), r.Uvarint()
+	name, tier := r.String(256), cachestate.Tier(r.Byte())
+	have := cachestate.Version{Generation: engine.Generation(r.Uvarint()), Number: r.Uvarint()}
 	if err := r.Err(); err != nil {
 		return fmt.Errorf("parse pull: %w", err)
 	}
-	source := t.byName[name]
-	if source == nil {
-		return fmt.Errorf("serve pull of %q: %w", name, errGone)
+	d, ok := t.answerPull(name, tier, have)
+	if !ok {
+		s.Cancel(codePullGone)
+		return fmt.Errorf("serve pull of %q in tier %v: %w", name, tier, errGone)
 	}
-	d, ok := source.DeltasSince(tier, number)
-	if !ok || d.Generation != gen {
-		all := source.Digests()
-		i := slices.IndexFunc(all, func(d cachestate.Delta) bool { return d.Tier == tier })
-		if i < 0 {
-			return fmt.Errorf("serve pull of %q in tier %v: %w", name, tier, errGone)
-		}
-		d = all[i]
-	}
+	_ = s.SetWriteDeadline(time.Now().Add(pullDeadline))
 	if _, err := s.Write(cachestate.AppendDelta(nil, &d)); err != nil {
 		return fmt.Errorf("send digest: %w", err)
 	}
 	return s.Close()
+}
+
+// answerPull returns what leads from a version of a digest to the last published one.
+func (t *Teller) answerPull(name string, tier cachestate.Tier, have cachestate.Version) (cachestate.Delta, bool) {
+	s := t.byName[name]
+	if s == nil || !tier.Valid() {
+		return cachestate.Delta{}, false
+	}
+	t.publishing.Lock()
+	defer t.publishing.Unlock()
+	if d, ok := s.DeltasSince(tier, have.Number); ok && d.Generation == have.Generation {
+		return d, true
+	}
+	return wholeDigest(s, tier)
+}
+
+// enterPull reports whether a peer has fewer pulls than it may, and counts one more.
+func (t *Teller) enterPull(peer string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pulls[peer] >= maxPulls {
+		return false
+	}
+	t.pulls[peer]++
+	return true
+}
+
+func (t *Teller) leavePull(peer string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pulls[peer]--; t.pulls[peer] == 0 {
+		delete(t.pulls, peer)
+	}
 }

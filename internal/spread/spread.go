@@ -3,7 +3,7 @@
 // whole agents, the scale model and tests hand it their own Carrier and Sources.
 //
 // A Teller tells, a Listener hears; an agent has one of each. Both are safe for concurrent use. Their locks are held over
-// calls to the View and the index, never over a Source or a Carrier.
+// no call to a Carrier; Teller.publishing is held over calls to Sources and taken before Teller.mu.
 package spread
 
 import (
@@ -34,16 +34,12 @@ type Source interface {
 type Carrier interface {
 	// Agents returns the number of agents that can be reached now, this one included.
 	Agents() int
-	// Broadcast sends a message to every connected peer.
-	Broadcast(ctx context.Context, b []byte) error
-	// Send sends a message to a peer.
-	Send(ctx context.Context, peer string, b []byte) error
+	// OpenFeed opens the stream on which this agent tells a peer about its engines.
+	OpenFeed(ctx context.Context, peer string) (Stream, error)
 	// OpenPull opens a stream on which this agent asks a peer for a digest.
 	OpenPull(ctx context.Context, peer string) (Stream, error)
 	// SendDatagram sends a datagram that may be lost. It keeps b.
 	SendDatagram(peer string, b []byte) error
-	// BroadcastDatagram is SendDatagram to every connected peer.
-	BroadcastDatagram(b []byte)
 }
 
 // Stream is a stream to or from a peer.

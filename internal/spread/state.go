@@ -23,12 +23,17 @@ func (l *Listener) State(limit int) []byte {
 			if len(b) > limit-maxStateEntry {
 				return b
 			}
-			b = append(engine.AppendString(b, string(id)), byte(t))
-			b = binary.AppendUvarint(b, uint64(v.Generation))
-			b = binary.AppendUvarint(b, v.Number)
+			b = append(b, versionVector(DigestID{id, t}, v)...)
 		}
 	}
 	return b
+}
+
+// versionVector returns the entry of one digest.
+func versionVector(id DigestID, v cachestate.Version) []byte {
+	b := append(engine.AppendString(nil, string(id.Engine)), byte(id.Tier))
+	b = binary.AppendUvarint(b, uint64(v.Generation))
+	return binary.AppendUvarint(b, v.Number)
 }
 
 // MergeState takes a peer's version vector: digests that somebody has newer are pulled from their owners.
@@ -50,6 +55,9 @@ func (l *Listener) MergeState(b []byte) {
 // behind reports whether a version of a digest is newer than what is here, and of the life that its owner has announced.
 func (l *Listener) behind(id DigestID, gen engine.Generation, number uint64) bool {
 	if now, known := l.View.Generation(id.Engine); !known || now != gen || !id.Tier.Valid() || id.Engine.Agent() == l.Self {
+		return false
+	}
+	if l.foreign(id.Engine.Agent()) {
 		return false
 	}
 	have, _ := l.Have(id)

@@ -1,7 +1,10 @@
 package spread
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -72,14 +75,14 @@ func TestPeriodsGrowWithTheMesh(t *testing.T) {
 	}
 }
 
-func TestDigestsFitTheirMessages(t *testing.T) {
+func TestDigestsFitTheirFrames(t *testing.T) {
 	g := cachestate.DefaultGeometry()
 	whole := cachestate.NewDigest("a/e", cachestate.TierGPU, 1, g).Full()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range whole.Words {
 		whole.Words[i] = rng.Uint64() // nothing that a shorter form would tell
 	}
-	for _, tt := range []struct{ deltas, messages int }{
+	for _, tt := range []struct{ deltas, frames int }{
 		{0, 0}, {1, 1}, {200, 1}, {3 * MaxEngines, 4},
 	} {
 		var deltas []cachestate.Delta
@@ -87,24 +90,26 @@ func TestDigestsFitTheirMessages(t *testing.T) {
 			whole.Engine, whole.Tier = engine.MakeID("a", fmt.Sprint(i/3)), cachestate.Tier(i%3)
 			deltas = append(deltas, whole)
 		}
-		messages, seen := digestMessages(deltas), 0
-		if len(messages) != tt.messages {
-			t.Errorf("%d digests make %d messages, want %d", tt.deltas, len(messages), tt.messages)
-		}
-		for _, b := range messages {
-			if len(b) > maxMessage || b[0] != messageDigests {
-				t.Fatalf("a message of kind %d has %d bytes", b[0], len(b))
+		r := newFrameReader(bytes.NewReader(digestFrames(deltas)))
+		frames, seen := 0, 0
+		for {
+			kind, b, err := r.next()
+			if errors.Is(err, io.EOF) {
+				break
 			}
-			for b = b[1:]; len(b) > 0; seen++ {
-				d, rest, err := cachestate.ParseDelta(b, "a", cachestate.DefaultGeometry())
+			if err != nil || kind != frameDigests {
+				t.Fatalf("frame %d is of kind %d: %v", frames, kind, err)
+			}
+			for frames++; len(b) > 0; seen++ {
+				d, rest, err := cachestate.ParseDelta(b, "a", g)
 				if err != nil || d.Engine != deltas[seen].Engine || d.Tier != deltas[seen].Tier {
 					t.Fatalf("digest %d is %s in %v, %v", seen, d.Engine, d.Tier, err)
 				}
 				b = rest
 			}
 		}
-		if seen != tt.deltas {
-			t.Errorf("%d of %d digests are told", seen, tt.deltas)
+		if seen != tt.deltas || frames != tt.frames {
+			t.Errorf("%d of %d digests are told in %d frames, want %d", seen, tt.deltas, frames, tt.frames)
 		}
 	}
 }

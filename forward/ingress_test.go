@@ -200,24 +200,27 @@ func TestMutePeerIsPassedOverAndNoted(t *testing.T) {
 	})
 }
 
-func TestSilentHolderIsTriedUntilItMisses(t *testing.T) {
+func TestSilentHolderIsTriedUntilItMissesOrIsDead(t *testing.T) {
 	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("what is held. ", 2000) + `"}]}`
-	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
-		p := keysOf(t, openai.RouteChat, body)
-		held := digestOf("b/0", 1, p.Keys...)
-		a.Index.Apply(&held)
-		b.mute = true
-		time.Sleep(10 * time.Minute) // no heartbeat: 20 periods
-		for _, tried := range []engine.ID{"b/0", "a/0"} {
-			a.post(t.Context(), body)
-			if e := a.last(); e.Attempts[0].Engine != tried || e.Outcome != outcomeOK {
-				t.Errorf("got %s after %+v, want %s tried first", e.Outcome, e.Attempts, tried)
+	for silent, tried := range map[time.Duration][]engine.ID{deadAfter * 3 / 4: {"b/0", "a/0"}, deadAfter + 1: {"a/0", "a/0"}} {
+		mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+			p := keysOf(t, openai.RouteChat, body)
+			held := digestOf("b/0", 1, p.Keys...)
+			a.Index.Apply(&held)
+			a.View.Heard("b", time.Now())
+			b.mute = true
+			time.Sleep(silent)
+			for _, id := range tried {
+				a.post(t.Context(), body)
+				if e := a.last(); e.Attempts[0].Engine != id || e.Outcome != outcomeOK {
+					t.Errorf("silent for %v: got %s after %+v, want %s tried first", silent, e.Outcome, e.Attempts, id)
+				}
 			}
-		}
-		if s := a.View.StateOf("b", time.Now()); s != Unreachable {
-			t.Errorf("the silent holder is %v after its miss, want unreachable", s)
-		}
-	})
+			if s := a.View.StateOf("b", time.Now()); s != Unreachable {
+				t.Errorf("silent for %v: the holder is %v in the end, want unreachable", silent, s)
+			}
+		})
+	}
 }
 
 func TestClientThatGoesAwayUndoesTheBookingAndEndsTheEnginesRequest(t *testing.T) {

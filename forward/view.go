@@ -21,7 +21,7 @@ const (
 	Own         State = iota
 	Fresh             // a sign of life within 1.5 of its heartbeat periods, and nothing missed
 	Suspect           // silent longer, or one probe or accept missed: asked whenever it is on a short list, dear until it answers
-	Unreachable       // two missed in a row, or one and 3 periods silent, or not connected: never chosen
+	Unreachable       // two missed in a row, one and 3 periods silent, silent for longer than deadAfter, or not connected: never chosen
 )
 
 // String returns the word for s in status and metrics.
@@ -423,13 +423,16 @@ func (v *View) StateOf(agent string, now time.Time) State {
 	return Unreachable
 }
 
-// state holds silence alone for lost heartbeats, however long: of an agent that is dead the connection ends soon.
+// deadAfter is how long an agent may be silent, and at least 4 of its periods, before that alone is no lost heartbeats any
+// more. Of an agent that is dead the connection ends soon after.
+const deadAfter = 2 * time.Second
+
 func (a *agentView) state(now time.Time) State {
 	if a.down {
 		return Unreachable
 	}
 	switch silent := now.Sub(a.seen); {
-	case a.missed >= 2, a.missed == 1 && silent > 3*a.period:
+	case a.missed >= 2, a.missed == 1 && silent > 3*a.period, silent > max(deadAfter, 4*a.period):
 		return Unreachable
 	case a.missed == 1 || silent > a.period*3/2:
 		return Suspect

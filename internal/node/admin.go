@@ -22,7 +22,18 @@ func (n *Node) ingressMux() http.Handler {
 	mux.Handle("/", n.ingress)
 	mux.HandleFunc("GET /kvmesh/healthz", n.healthz)
 	mux.HandleFunc("GET /kvmesh/readyz", n.readyz)
-	return mux
+	return n.sendAway(mux)
+}
+
+// sendAway has clients of a draining agent close their connections, each with its next answer. Closing an idle one from here
+// meets, now and then, a request that its client just sends, and few clients send that again.
+func (n *Node) sendAway(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // debugMux serves everything there is to look at.

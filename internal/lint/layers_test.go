@@ -24,6 +24,7 @@ var layers = map[string][]string{
 	"internal/engine":      {},
 	"cachestate":           {"internal/engine"},
 	"mesh":                 {},
+	"mesh/agreed":          {},
 	"forward":              {"cachestate", "internal/engine", "internal/openai"},
 	"engineagent":          {"cachestate", "engineagent/book", "engineagent/kvevents", "internal/engine", "internal/openai"},
 	"engineagent/book":     {"internal/engine"},

@@ -30,6 +30,10 @@ type Delta struct {
 	Set        []uint32 // bits that are set at To; ascending
 	Clear      []uint32 // bits that are clear at To; ascending, none of them in Set
 	Words      []uint64 // the whole digest at To, Geometry.Bits long; Set and Clear are nil
+
+	// Keys that tell as much as Set and Clear, if covered, for a shorter wire form.
+	came, went []keyBits
+	covered    bool
 }
 
 // Full reports whether d is a whole digest.

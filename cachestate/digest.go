@@ -24,6 +24,7 @@ type Digest struct {
 	version   uint64   // last published
 	published uint64   // checksum of that version
 	flipped   []uint64 // words of the bits that differ from the published version
+	moved     moves    // keys since that version
 	history   history
 }
 
@@ -45,6 +46,7 @@ func NewDigest(id engine.ID, t Tier, gen engine.Generation, g Geometry) *Digest 
 // Add says that the engine now holds k. A key that is added twice must be removed twice.
 func (d *Digest) Add(k Key) {
 	d.keys++
+	d.moved.add([]Key{k}, nil, d.maxMoves())
 	var at [MaxHashes]uint32
 	d.geometry.Locations(k, &at)
 	for _, a := range at[:d.geometry.Hashes] {
@@ -60,6 +62,7 @@ func (d *Digest) Add(k Key) {
 // Remove says that the engine no longer holds k, which was added before.
 func (d *Digest) Remove(k Key) {
 	d.keys = max(d.keys-1, 0)
+	d.moved.add(nil, []Key{k}, d.maxMoves())
 	var at [MaxHashes]uint32
 	d.geometry.Locations(k, &at)
 	for _, a := range at[:d.geometry.Hashes] {
@@ -84,6 +87,10 @@ func (d *Digest) flip(at uint32, on bool) {
 	}
 }
 
+// maxMoves is how many keys of a version are kept, of those that came and of those that went. The bits that more of them flip
+// lie so close that a list of bits is shorter.
+func (d *Digest) maxMoves() int { return int(d.geometry.Bits / 64) }
+
 // Fill returns the share of bits that are set, 0 to 1. Peers take a digest above MaxFill for unknown.
 func (d *Digest) Fill() float64 { return float64(d.ones) / float64(d.geometry.Bits) }
 
@@ -96,14 +103,15 @@ func (d *Digest) Version() Version {
 // the whole digest when that is shorter. Without changes the version stays and the delta is empty, so that its version
 // and checksum can still be told. The time is kept to forget old versions by.
 func (d *Digest) Publish(now time.Time) Delta {
-	flips := setBits(d.flipped)
+	flips, moved := setBits(d.flipped), d.moved
+	d.moved = moves{}
 	if len(flips) == 0 {
 		return d.delta(d.version)
 	}
 	clear(d.flipped)
 	d.version++
 	d.published = d.sum
-	d.history.add(step{to: d.version, at: now, flips: flips}, int(d.geometry.Bits/flipsPerFull))
+	d.history.add(step{to: d.version, at: now, flips: flips, keys: moved}, int(d.geometry.Bits/flipsPerFull))
 	if delta, ok := d.Since(d.version - 1); ok {
 		return delta
 	}
@@ -129,13 +137,21 @@ func (d *Digest) Since(version uint64) (Delta, bool) {
 	}
 	delta := d.delta(version)
 	for _, at := range flips {
-		if d.filter.test(at) != (d.flipped[at/64]>>(at%64)&1 == 1) { // set in the published version
+		if d.isPublished(at) {
 			delta.Set = append(delta.Set, at)
 		} else {
 			delta.Clear = append(delta.Clear, at)
 		}
 	}
+	if moved := d.history.movesSince(version, d.version, d.maxMoves()); !moved.many {
+		delta.came, delta.went, delta.covered = delta.cover(moved.came, moved.went, d.isPublished)
+	}
 	return delta, true
+}
+
+// isPublished reports whether a bit is set in the published version.
+func (d *Digest) isPublished(at uint32) bool {
+	return d.filter.test(at) != (d.flipped[at/64]>>(at%64)&1 == 1)
 }
 
 // delta returns what every delta to the published version says.

@@ -17,6 +17,23 @@ type step struct {
 	to    uint64
 	at    time.Time
 	flips []uint32 // ascending
+	keys  moves
+}
+
+// moves are the keys that came and went, in any order and some more than once. Where they are too many to be worth telling
+// none are kept.
+type moves struct {
+	came, went []Key
+	many       bool
+}
+
+func (m *moves) add(came, went []Key, limit int) {
+	m.many = m.many || len(m.came)+len(came) > limit || len(m.went)+len(went) > limit
+	if m.many {
+		m.came, m.went = nil, nil
+		return
+	}
+	m.came, m.went = append(m.came, came...), append(m.went, went...)
 }
 
 // history remembers the last versions of a digest. Invariant: steps lead to consecutive versions.
@@ -38,6 +55,16 @@ func (h *history) add(s step, maxFlips int) {
 		drop++
 	}
 	h.steps = slices.Delete(h.steps, 0, drop)
+}
+
+// movesSince returns the keys that came and went after version from, which since knows.
+func (h *history) movesSince(from, current uint64, limit int) (all moves) {
+	for _, s := range h.steps[len(h.steps)-int(current-from):] {
+		if all.many = all.many || s.keys.many; !all.many {
+			all.add(s.keys.came, s.keys.went, limit)
+		}
+	}
+	return all
 }
 
 // since returns the bits that flipped at any version after from, ascending, or false when that is not known. current

@@ -16,6 +16,7 @@ const (
 	bodyLists byte = iota // two lists: set, clear
 	bodyList              // a whole digest as the list of its set bits
 	bodyWords             // a whole digest as its words, little endian
+	bodyKeys              // two lists of keys: came, went
 )
 
 // maxName bounds an engine's name on the wire, as internal/engine does.
@@ -31,7 +32,9 @@ func AppendDelta(b []byte, d *Delta) []byte {
 	return slices.Insert(b, start, size[:n]...)
 }
 
-func appendFields(b []byte, d *Delta) []byte {
+func appendFields(b []byte, d *Delta) []byte { return appendBody(appendHead(b, d), d) }
+
+func appendHead(b []byte, d *Delta) []byte {
 	b = engine.AppendString(b, d.Engine.Name())
 	b = append(b, byte(d.Tier))
 	b = binary.AppendUvarint(b, uint64(d.Generation))
@@ -39,15 +42,17 @@ func appendFields(b []byte, d *Delta) []byte {
 	b = binary.AppendUvarint(b, d.To)
 	b = binary.AppendUvarint(b, d.To-d.From)
 	b = binary.LittleEndian.AppendUint64(b, d.Checksum)
-	b = binary.AppendUvarint(b, uint64(d.Keys))
-	return appendBody(b, d)
+	return binary.AppendUvarint(b, uint64(d.Keys))
 }
 
 func appendBody(b []byte, d *Delta) []byte {
 	size := d.Geometry.Bits
 	if !d.Full() {
-		b = append(b, bodyLists)
-		b = appendList(b, d.Set, size)
+		if d.shorterByKeys() {
+			b = appendKeys(append(b, bodyKeys), d.Geometry, d.came, false)
+			return appendKeys(b, d.Geometry, d.went, true)
+		}
+		b = appendList(append(b, bodyLists), d.Set, size)
 		return appendList(b, d.Clear, size)
 	}
 	if list := setBits(d.Words); listBytes(list, size) < int(size/8) {
@@ -60,12 +65,21 @@ func appendBody(b []byte, d *Delta) []byte {
 	return b
 }
 
+// shorterByKeys reports whether keys are worth the work that they make at the other end.
+func (d *Delta) shorterByKeys() bool {
+	if !d.covered {
+		return false
+	}
+	lists := listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
+	return d.Geometry.keysBytes(d.came, false)+d.Geometry.keysBytes(d.went, true) < lists*7/8
+}
+
 // ErrGeometry is returned for a delta of another geometry than the mesh's.
 var ErrGeometry = errors.New("digest of another geometry")
 
 // ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b. Fields
 // that a newer version writes behind those known here are skipped. The geometry g of the mesh must be valid. A delta of another
-// one is an ErrGeometry before its body is looked at, so that at most 32 times what was given is allocated, and for a whole
+// one is an ErrGeometry before its body is looked at, so that at most 43 times what was given is allocated, and for a whole
 // digest g.Bits/8 bytes; of it alone the engine and the bytes after it are returned.
 func ParseDelta(b []byte, owner string, g Geometry) (d Delta, rest []byte, err error) {
 	r := engine.NewReader(b)
@@ -117,6 +131,10 @@ func parseBody(r *engine.Reader, d *Delta, body byte) (err error) {
 	case bodyLists:
 		if d.Set, err = parseList(r, size); err == nil {
 			d.Clear, err = parseList(r, size)
+		}
+	case bodyKeys:
+		if d.Set, err = parseKeys(r, d.Geometry, false); err == nil {
+			d.Clear, err = parseKeys(r, d.Geometry, true)
 		}
 	case bodyList:
 		var list []uint32

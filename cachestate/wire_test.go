@@ -46,7 +46,7 @@ func TestDeltaRoundTrip(t *testing.T) {
 		if err != nil || string(rest) != "rest" {
 			t.Errorf("%s: got rest %q, error %v", name, rest, err)
 		}
-		if diff := cmp.Diff(d, got, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(d, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Delta{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -64,7 +64,7 @@ func TestDeltaRoundTripOfRandomLists(t *testing.T) {
 		if err != nil || len(rest) > 0 {
 			t.Fatalf("got rest %x, error %v", rest, err)
 		}
-		if diff := cmp.Diff(d, got, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(d, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Delta{})); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
 		body := listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
@@ -93,7 +93,10 @@ func TestParseDeltaRefuses(t *testing.T) {
 		return AppendDelta(nil, &d)
 	}
 	good := change(func(*Delta) {})
-	fields := fieldsOf(t, good)
+	sample := sampleDelta()
+	keyBothWays := appendKeys([]byte{bodyKeys}, sample.Geometry, []keyBits{sample.Geometry.keyBitsOf(77)}, false)
+	keyBothWays = appendKeys(keyBothWays, sample.Geometry, []keyBits{sample.Geometry.keyBitsOf(77)}, true)
+	fields, head := fieldsOf(t, good), fieldsOf(t, sized(appendHead(nil, &sample)))
 	tests := map[string]struct {
 		b    []byte
 		want string
@@ -111,10 +114,13 @@ func TestParseDeltaRefuses(t *testing.T) {
 		"cut":              {good[:len(good)-1], "truncated"},
 		"cut inside":       {sized(fields[:len(fields)-1]), "truncated"},
 		"codes cut":        {sized(fields[:len(fields)-6], []byte{4}, fields[len(fields)-5:len(fields)-1]), "codes do not fit"},
-		"words cut":        {sized(headOf(fields), []byte{bodyWords, 1, 2, 3}), "truncated"},
-		"unknown body":     {sized(headOf(fields), []byte{9}), "unknown body"},
-		"count of a liar":  {sized(headOf(fields), []byte{bodyList, 0x80, 0x80, 0x04, 0, 1, 0}), "codes do not fit"},
-		"unary to the end": {sized(headOf(fields), []byte{bodyList, 1, 0, 2, 0xff, 0xff}), "codes do not fit"},
+		"words cut":        {sized(head, []byte{bodyWords, 1, 2, 3}), "truncated"},
+		"unknown body":     {sized(head, []byte{9}), "unknown body"},
+		"count of a liar":  {sized(head, []byte{bodyList, 0x80, 0x80, 0x04, 0, 1, 0}), "codes do not fit"},
+		"keys of a liar":   {sized(head, []byte{bodyKeys, 0x80, 0x80, 0x04, 0, 1, 0}), "codes do not fit"},
+		"key beyond":       {sized(head, []byte{bodyKeys, 1, 16, 5, 0xc0, 0, 0, 0, 0, 0, 0, 0}), "codes do not fit"},
+		"key twice":        {sized(head, keyBothWays), "both set and cleared"},
+		"unary to the end": {sized(head, []byte{bodyList, 1, 0, 2, 0xff, 0xff}), "codes do not fit"},
 	}
 	for name, tt := range tests {
 		_, _, err := ParseDelta(tt.b, "owner", DefaultGeometry())
@@ -132,7 +138,7 @@ func TestFieldsOfANewerVersionAreSkipped(t *testing.T) {
 	if err != nil || string(rest) != "rest" {
 		t.Errorf("got rest %q, error %v", rest, err)
 	}
-	if diff := cmp.Diff(d, got, cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(d, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Delta{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -171,14 +177,7 @@ func TestForeignGeometryIsRefusedBeforeTheBody(t *testing.T) {
 	}
 }
 
-// headOf returns what stands before the body in the fields of the encoded sampleDelta.
-func headOf(fields []byte) []byte {
-	d := sampleDelta()
-	body := 1 + listBytes(d.Set, d.Geometry.Bits) + listBytes(d.Clear, d.Geometry.Bits)
-	return fields[:len(fields)-body]
-}
-
-// DESIGN.md claims this size: at the default geometry, 30 keys that come and 30 that go flip about 250 bits.
+// DESIGN.md claims this size, of 30 keys that come and 30 that go.
 func TestDeltaOfASecondIsShort(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	d := NewDigest("owner/gpu0", TierGPU, 1700000000, DefaultGeometry())
@@ -194,8 +193,8 @@ func TestDeltaOfASecondIsShort(t *testing.T) {
 		d.Add(Key(r.Uint64()))
 	}
 	delta := d.Publish(now)
-	if n := len(AppendDelta(nil, &delta)); n > 400 {
-		t.Errorf("got %d bytes for %d flips, want at most 400", n, len(delta.Set)+len(delta.Clear))
+	if n := len(AppendDelta(nil, &delta)); n > 290 {
+		t.Errorf("got %d bytes for %d flips, want at most 290", n, len(delta.Set)+len(delta.Clear))
 	}
 	if delta = d.Publish(now); len(AppendDelta(nil, &delta)) > 40 {
 		t.Errorf("an empty delta takes %d bytes", len(AppendDelta(nil, &delta)))
@@ -211,7 +210,7 @@ func geometryOf(b []byte) Geometry {
 
 func FuzzParseDelta(f *testing.F) {
 	r := rand.New(rand.NewPCG(9, 10))
-	for _, d := range []Delta{sampleDelta(), sampleFull(r, 0), sampleFull(r, 100)} {
+	for _, d := range []Delta{sampleDelta(), sampleFull(r, 0), sampleFull(r, 100), busyDelta(true)} {
 		f.Add(AppendDelta(nil, &d))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -232,31 +231,62 @@ func FuzzParseDelta(f *testing.F) {
 		}
 		sameWords := slices.Equal(d.Words, again.Words) && d.Full() == again.Full()
 		d.Words, again.Words = nil, nil // cmp takes a second for two megabytes
-		if diff := cmp.Diff(d, again, cmpopts.EquateEmpty()); diff != "" || !sameWords {
+		if diff := cmp.Diff(d, again, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Delta{})); diff != "" || !sameWords {
 			t.Fatalf("words agree: %v (-want +got):\n%s", sameWords, diff)
 		}
 	})
 }
 
-func BenchmarkAppendDelta(b *testing.B) {
-	d := sampleDelta()
-	d.Set, d.Clear = randomBits(1, 50), randomBits(2, 50)
-	var buf []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = AppendDelta(buf[:0], &d)
+// busyDelta is what an engine tells each second of 100 changes: by keys, or by the bits that they flip.
+func busyDelta(byKeys bool) Delta {
+	keys := randomKeys(1, 6050)
+	d, _ := published("owner/gpu0", 1_700_000_000_000, DefaultGeometry(), keys[:6000]...)
+	for i := range 50 {
+		d.Remove(keys[i])
+		d.Add(keys[6000+i])
 	}
-	b.ReportMetric(float64(len(buf)), "bytes")
+	delta := d.Publish(epoch)
+	delta.covered = byKeys
+	return delta
+}
+
+func BenchmarkAppendDelta(b *testing.B) {
+	for name, byKeys := range map[string]bool{"keys": true, "bits": false} {
+		b.Run(name, func(b *testing.B) {
+			d, buf := busyDelta(byKeys), []byte(nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				buf = AppendDelta(buf[:0], &d)
+			}
+			b.ReportMetric(float64(len(buf)), "bytes")
+		})
+	}
 }
 
 func BenchmarkParseDelta(b *testing.B) {
-	d := sampleDelta()
-	d.Set, d.Clear = randomBits(1, 50), randomBits(2, 50)
-	buf := AppendDelta(nil, &d)
+	for name, byKeys := range map[string]bool{"keys": true, "bits": false} {
+		b.Run(name, func(b *testing.B) {
+			d := busyDelta(byKeys)
+			buf := AppendDelta(nil, &d)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := ParseDelta(buf, "owner", DefaultGeometry()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkPublish(b *testing.B) {
+	keys := randomKeys(1, 6050)
+	d, _ := published("owner/gpu0", 1, DefaultGeometry(), keys[:6000]...)
 	b.ReportAllocs()
-	for b.Loop() {
-		if _, _, err := ParseDelta(buf, "owner", DefaultGeometry()); err != nil {
-			b.Fatal(err)
+	for i := 0; b.Loop(); i++ {
+		for j := range 50 {
+			d.Remove(keys[(i*50+j)%6050])
+			d.Add(keys[(i*50+j+6000)%6050])
 		}
+		d.Publish(epoch)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // resend is how long QUIC waits on a local network before it sends a lost packet again when nothing follows it; it doubles.
 const resend = 30 * time.Millisecond
 
-// maxResends bounds how often a packet is lost in a row.
-const maxResends = 8
+// maxResends bounds how often a packet is lost in a row: by then other packets have come, whose acknowledgements tell.
+const maxResends = 4
 
 // carrier is the way from one agent to those that listen.
 type carrier struct {
@@ -56,8 +56,8 @@ func (c carrier) OpenPull(_ context.Context, peer string) (spread.Stream, error)
 // SendDatagram implements spread.Carrier.
 func (c carrier) SendDatagram(peer string, b []byte) error {
 	to := c.agents[peer]
-	size := datagram(len(b))
-	c.traffic.sent(kindHeartbeat, size.bytes, size.packets)
+	size := spread.DatagramCost(len(b))
+	c.traffic.sent(kindHeartbeat, size.Bytes, size.Packets)
 	if c.lost() {
 		return nil
 	}
@@ -98,12 +98,12 @@ func (m *model) newPipe(kind string) *pipe {
 
 // send counts a piece and returns it as it will arrive.
 func (p *pipe) send(b []byte) piece {
-	size := streamed(len(b))
+	size := spread.FeedCost(len(b))
 	at := time.Now().Add(p.delay())
-	for range size.packets {
-		p.traffic.sent(p.kind, size.bytes/size.packets, 1)
+	for range size.Packets {
+		p.traffic.sent(p.kind, size.Bytes/size.Packets, 1)
 		for again := 0; again < maxResends && p.lost(); again++ {
-			p.traffic.sent(p.kind, size.bytes/size.packets, 1)
+			p.traffic.sent(p.kind, size.Bytes/size.Packets, 1)
 			at = at.Add(resend << again)
 		}
 	}
@@ -140,7 +140,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		case next := <-in.pieces:
 			time.Sleep(time.Until(next.at))
 			if in.rest, in.ended = next.b, next.b == nil; !in.ended {
-				in.traffic.came(in.kind, streamed(len(next.b)))
+				in.traffic.came(in.kind, spread.FeedCost(len(next.b)))
 			}
 		case <-s.over:
 			return 0, io.ErrClosedPipe

@@ -137,8 +137,8 @@ func (a *agent) watch(ctx context.Context) {
 	}
 }
 
-// sampling is the time between two samples: the golden ratio in seconds, whose multiples soon fall everywhere in a period.
-const sampling = 1618 * time.Millisecond
+// sampling is the time between two samples on the average. It is drawn, so that samples fall everywhere in a period.
+const sampling = time.Second
 
 // measure lets time pass, and looks at the listeners now and then.
 func (m *model) measure(ctx context.Context) error {
@@ -151,11 +151,12 @@ func (m *model) measure(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("simscale: %w", err)
 		}
-		left := time.Until(end)
-		time.Sleep(min(left, sampling))
-		if left <= sampling {
+		wait := rand.N(2 * sampling)
+		if left := time.Until(end); left <= wait {
+			time.Sleep(left)
 			break
 		}
+		time.Sleep(wait)
 		m.sample(time.Now())
 		if time.Since(remembered) >= m.Every {
 			remembered = remembered.Add(m.Every)

@@ -9,24 +9,6 @@ import (
 	"time"
 )
 
-func TestCostOfMessages(t *testing.T) {
-	for _, tt := range []struct {
-		what string
-		got  cost
-		want cost
-	}{
-		{"a heartbeat", datagram(45), cost{98, 1, 61, 1}},
-		{"a short delta", streamed(45), cost{103, 1, 61, 1}},
-		{"a delta", streamed(587), cost{645, 1, 61, 1}},
-		{"two packets", streamed(2129), cost{2245, 2, 61, 1}},
-		{"three", streamed(3000), cost{3174, 3, 122, 2}},
-	} {
-		if tt.got != tt.want {
-			t.Errorf("%s: got %+v, want %+v", tt.what, tt.got, tt.want)
-		}
-	}
-}
-
 func TestQuantilesAreThoseOfTheSortedAges(t *testing.T) {
 	r, all, a := rand.New(rand.NewPCG(1, 2)), []time.Duration(nil), &ages{}
 	for range 5000 {

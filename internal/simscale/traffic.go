@@ -1,6 +1,10 @@
 package simscale
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/kvmesh/kvmesh/internal/spread"
+)
 
 // The kinds of traffic.
 const (
@@ -31,12 +35,12 @@ func (t *traffic) sent(kind string, bytes, packets int) {
 }
 
 // came counts a message that arrives, and what says so to its sender.
-func (t *traffic) came(kind string, c cost) {
+func (t *traffic) came(kind string, c spread.Cost) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	add(t.in, kind, c.bytes, c.packets)
-	add(t.in, kindAck, c.ackBytes, c.acks) // those for as much that the listener itself sends
-	add(t.out, kindAck, c.ackBytes, c.acks)
+	add(t.in, kind, c.Bytes, c.Packets)
+	add(t.in, kindAck, c.AckBytes, c.AckPackets) // those for as much that the listener itself sends
+	add(t.out, kindAck, c.AckBytes, c.AckPackets)
 }
 
 func add(to map[string]amount, kind string, bytes, packets int) {

@@ -14,24 +14,15 @@ const (
 	datagramPacket = 53   // the same with a frame of a datagram
 	packetPayload  = 1390 // on paths of 1,500 bytes
 	ackPacket      = 61   // that says nothing else; all packets of a message share one
-	pullRequest    = 32   // kind, name, tier, version
 )
 
-// FeedCost is that of so many bytes written into a feed at once.
+// FeedCost is that of so many bytes written at once into a feed, or into the stream of a pull.
 func FeedCost(size int) Cost {
-	packets := (size + packetPayload - 1) / packetPayload
+	packets := max((size+packetPayload-1)/packetPayload, 1)
 	return Cost{Bytes: size + packets*streamPacket, Packets: packets, AckBytes: ackPacket, AckPackets: 1}
 }
 
 // DatagramCost is that of a datagram.
 func DatagramCost(size int) Cost {
 	return Cost{Bytes: size + datagramPacket, Packets: 1, AckBytes: ackPacket, AckPackets: 1}
-}
-
-// PullCost is that of a pull, whose sender is the owner of the digest: the request counts as the answer's acknowledgement.
-func PullCost(answer int) Cost {
-	c := FeedCost(answer)
-	c.AckBytes += pullRequest + streamPacket
-	c.AckPackets++
-	return c
 }

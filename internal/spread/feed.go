@@ -59,7 +59,7 @@ type feed struct {
 func (t *Teller) tell(ctx context.Context, p *peer) {
 	f := feed{Teller: t, peer: p}
 	defer f.close()
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(idle)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		wait := f.wait(t.now(), time.Now())

@@ -190,7 +190,10 @@ func (t *Teller) publish(ctx context.Context) error {
 				t.announce()
 			}
 		case <-timer.C:
-			if round%announcePeriod == 0 {
+			switch {
+			case cannotWait(t.told(), t.engines()): // digests of a life that nobody knows would count for nothing
+				t.announce()
+			case round%announcePeriod == 0:
 				t.announceAgain()
 			}
 			t.publishDigests()

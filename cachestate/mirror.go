@@ -56,6 +56,12 @@ func (m *Mirror) SetCapacity(tokens int64) {
 	m.evict()
 }
 
+// SetMaxKeys says how many keys may be resident, and evicts what is beyond.
+func (m *Mirror) SetMaxKeys(n int) {
+	m.maxKeys = n
+	m.evict()
+}
+
 // Tokens returns how many tokens of the pool are in use. It is above the capacity while running requests alone are.
 func (m *Mirror) Tokens() int64 { return m.stored + m.held }
 

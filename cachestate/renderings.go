@@ -47,11 +47,16 @@ type renderings struct {
 }
 
 func newRenderings(maxKeys int, changed func(t Tier, k Key, resident bool)) renderings {
-	return renderings{
-		keys: map[Key]int32{}, maxKeys: max(maxKeys, 4*MaxKeys), changed: changed, newest: noRendering, oldest: noRendering,
+	r := renderings{
+		keys: map[Key]int32{}, changed: changed, newest: noRendering, oldest: noRendering,
 		habits: newHabits(), density: newDensity(),
 	}
+	r.setMaxKeys(maxKeys)
+	return r
 }
+
+// setMaxKeys bounds the keys, at more than the longest prompt has.
+func (r *renderings) setMaxKeys(n int) { r.maxKeys = max(n, 4*MaxKeys) }
 
 // get returns the rendering of a key, nil when there is none. It is valid until the next add.
 func (r *renderings) get(k Key) *rendering {

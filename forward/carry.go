@@ -158,7 +158,7 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	start = time.Now()
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
-	x.event.Candidates = candidateInfos(&x.q, ranked)
+	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
 	}
@@ -348,17 +348,20 @@ func (x *exchange) again(err error) bool {
 
 // explain returns what sets the explain headers for an attempt at c.
 func (x *exchange) explain(c *Candidate) func(http.Header) {
-	if !x.g.Explain {
+	if len(x.policy.explain) == 0 {
 		return nil
 	}
 	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(&x.q))), x.event.Reason
 	if len(x.event.Attempts) > 0 {
 		reason = "retry"
 	}
+	named := x.policy.explain
 	return func(h http.Header) {
-		h.Set("X-Kvmesh-Engine", id)
-		h.Set("X-Kvmesh-Overlap", overlap)
-		h.Set("X-Kvmesh-Reason", reason)
+		for name, value := range map[string]string{"engine": id, "overlap": overlap, "reason": reason} {
+			if named[name] {
+				h.Set("X-Kvmesh-"+name, value)
+			}
+		}
 	}
 }
 

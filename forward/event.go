@@ -8,7 +8,7 @@ import (
 )
 
 // Event is one request as it was decided and served. The log, the metrics, the debug page and the recorders of tests
-// all read the same event. It holds no text of the prompt and no key.
+// all read the same event. It shows no text of the prompt, no key and no header.
 type Event struct {
 	Time          time.Time       `json:"time"`
 	ID            string          `json:"id"`
@@ -30,6 +30,8 @@ type Event struct {
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`
 	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision, best first
+
+	past *past // what it was decided by; nil for requests that were not decided
 }
 
 // Attempt is one engine that was tried.

@@ -38,7 +38,7 @@ type Config struct {
 	QueueTimeout time.Duration // how long each of them is held
 	Timeout      time.Duration // of a whole request
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
-	Policy       Policy        // how which kind of traffic is routed
+	Policy       Policy        // how which kind of traffic is routed, until SetPolicy
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -83,6 +83,8 @@ const maxHeaderBytes = 64 << 10
 // Owner is the other half: it serves requests, of this ingress and of peers, on the engines beside this agent.
 type Ingress struct {
 	Config
+	policy atomic.Pointer[inForce]
+
 	Owner *Owner
 
 	room    *waitRoom
@@ -120,6 +122,7 @@ func New(c Config) (*Ingress, error) {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.classes.byName = map[string]*reuse{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
@@ -147,6 +150,7 @@ const (
 // exchange is one request on its way through the ingress.
 type exchange struct {
 	g       *Ingress
+	policy  *inForce
 	ctx     context.Context
 	w       http.ResponseWriter
 	r       *http.Request
@@ -158,7 +162,11 @@ type exchange struct {
 	media   bool   // images, sound or video are part of it
 	batch   bool   // several prompts: routed by the first, which says nothing of the rest
 	model   string // canonical name
+	traffic Traffic
+	session string // that its body names
+	class   *Class
 	q       Question
+	ranked  []Candidate // of the last decision
 	answer  *answer
 	place   *place // in the wait room, while it has one
 	failed  map[engine.ID]bool
@@ -169,7 +177,7 @@ type exchange struct {
 // ServeHTTP takes a request in and blocks until its answer is complete.
 func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{
-		g: g, w: w, r: r, start: time.Now(),
+		g: g, policy: g.policy.Load(), w: w, r: r, start: time.Now(),
 		rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	x.event = Event{Time: x.start, ID: requestID(r)}
@@ -180,6 +188,9 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The server reads what is left of a body before it answers; whoever sends none must not hold the connection for that.
 	_ = http.NewResponseController(w).SetReadDeadline(x.start.Add(bodyIdle))
 	route, bad := openai.RouteFor(r.Method, r.URL.Path)
+	if bad == nil {
+		bad = x.policy.checkRoute(route)
+	}
 	if bad == nil {
 		bad = checkHeader(r)
 	}
@@ -248,7 +259,7 @@ func (x *exchange) generate(route openai.Route) {
 		return
 	}
 	parsed := time.Now()
-	request, err := openai.Parse(route, body)
+	request, err := x.policy.limits.Parse(route, body)
 	if err != nil {
 		x.refuse(route, asError(err))
 		return
@@ -309,10 +320,13 @@ func (x *exchange) keys() {
 
 // classify finds the class of the request, and what is asked of its decisions.
 func (x *exchange) classify() {
-	class := x.g.Policy.Of(&Traffic{
+	x.traffic = Traffic{
 		Header: x.r.Header, Model: x.request.Model, Canonical: x.model, Path: x.r.URL.Path, Bytes: float64(x.prompt.Bytes),
-	})
-	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.request.SessionID))
+	}
+	x.session = x.request.SessionID
+	class := x.policy.Of(&x.traffic)
+	x.class = class
+	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.session))
 	x.q.Zone = x.g.Zone
 	x.event.Class = class.Name
 }
@@ -374,6 +388,7 @@ func (x *exchange) observe() {
 	x.g.classes.note(e)
 	x.g.log(e)
 	if x.g.Record != nil {
+		e.past = x.past()
 		x.g.Record(*e)
 	}
 }

@@ -200,24 +200,27 @@ func TestMutePeerIsPassedOverAndNoted(t *testing.T) {
 	})
 }
 
-func TestSilentHolderIsTriedUntilItMisses(t *testing.T) {
+func TestSilentHolderIsTriedUntilItMissesOrIsDead(t *testing.T) {
 	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("what is held. ", 2000) + `"}]}`
-	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
-		p := keysOf(t, openai.RouteChat, body)
-		held := digestOf("b/0", 1, p.Keys...)
-		a.Index.Apply(&held)
-		b.mute = true
-		time.Sleep(10 * time.Minute) // no heartbeat: 20 periods
-		for _, tried := range []engine.ID{"b/0", "a/0"} {
-			a.post(t.Context(), body)
-			if e := a.last(); e.Attempts[0].Engine != tried || e.Outcome != outcomeOK {
-				t.Errorf("got %s after %+v, want %s tried first", e.Outcome, e.Attempts, tried)
+	for silent, tried := range map[time.Duration][]engine.ID{deadAfter * 3 / 4: {"b/0", "a/0"}, deadAfter + 1: {"a/0", "a/0"}} {
+		mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+			p := keysOf(t, openai.RouteChat, body)
+			held := digestOf("b/0", 1, p.Keys...)
+			a.Index.Apply(&held)
+			a.View.Heard("b", time.Now())
+			b.mute = true
+			time.Sleep(silent)
+			for _, id := range tried {
+				a.post(t.Context(), body)
+				if e := a.last(); e.Attempts[0].Engine != id || e.Outcome != outcomeOK {
+					t.Errorf("silent for %v: got %s after %+v, want %s tried first", silent, e.Outcome, e.Attempts, id)
+				}
 			}
-		}
-		if s := a.View.StateOf("b", time.Now()); s != Unreachable {
-			t.Errorf("the silent holder is %v after its miss, want unreachable", s)
-		}
-	})
+			if s := a.View.StateOf("b", time.Now()); s != Unreachable {
+				t.Errorf("silent for %v: the holder is %v in the end, want unreachable", silent, s)
+			}
+		})
+	}
 }
 
 func TestClientThatGoesAwayUndoesTheBookingAndEndsTheEnginesRequest(t *testing.T) {
@@ -501,7 +504,7 @@ func TestClassOfASessionSendsItToOneEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemMesh(t, "a", "b", "c", "d")
 		for _, a := range m.agents {
-			a.Policy = Policy{Classes: []Class{{Name: "chat", Strategy: StrategySession, Match: Match{Header: map[string]string{"x-team": "chat"}}}}}
+			a.setPolicy(Policy{Classes: []Class{{Name: "chat", Strategy: StrategySession, Match: Match{Header: map[string]string{"x-team": "chat"}}}}})
 		}
 		engines := map[engine.ID]bool{}
 		for i := range 20 {
@@ -542,7 +545,7 @@ func TestOverlapCountsUnlessTheClassIgnoresIt(t *testing.T) {
 		if e := a.last(); e.Engine != "b/0" || e.Reason != "prefix" || e.OverlapTokens == 0 {
 			t.Errorf("auto: got %s because of %s, %d tokens", e.Engine, e.Reason, e.OverlapTokens)
 		}
-		a.Policy.Classes = []Class{{Name: "batch", Strategy: StrategyLoad}}
+		a.setPolicy(Policy{Classes: []Class{{Name: "batch", Strategy: StrategyLoad}}})
 		a.post(t.Context(), body)
 		if e := a.last(); e.Reason != "load" || e.OverlapTokens != 0 || len(e.Candidates) != 2 || e.Candidates[1].OverlapTokens != 0 {
 			t.Errorf("load: got %+v", e)

@@ -82,6 +82,13 @@ func (m *metrics) model(name string) string {
 	return name
 }
 
+// forgetClass drops the series of a class, so that policies that change do not leave ever more of them.
+func (m *metrics) forgetClass(name string) {
+	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok} {
+		v.DeletePartialMatch(prometheus.Labels{"class": name})
+	}
+}
+
 // observe counts one ended request.
 func (m *metrics) observe(e *Event) {
 	model := "none"

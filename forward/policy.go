@@ -1,10 +1,9 @@
 package forward
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,6 +16,15 @@ import (
 // matches is of the built-in class "default", whose strategy is auto. The zero Policy has only that one.
 type Policy struct {
 	Classes []Class `yaml:"classes"`
+
+	// ResponseHeaders are those of engine, overlap and reason that answers name in x-kvmesh fields; empty for none, nil for
+	// what Config.Explain says.
+	ResponseHeaders []string `yaml:"response_headers"`
+	// AllowedRoutes are the paths that clients may ask, such as /v1/chat/completions or /v1/responses/{id}; nil for all.
+	AllowedRoutes []string `yaml:"allowed_routes"`
+	// AllowedFields are fields of a body that clients may send although they are refused without a policy: those of
+	// openai.RefusedFields. Each makes engines trust what clients say.
+	AllowedFields []string `yaml:"allowed_fields"`
 }
 
 // Strategy is how an engine is chosen.
@@ -46,6 +54,12 @@ type Class struct {
 	LocalityWeight float64 `yaml:"locality_weight"`
 	// MinPromptTokens is the size of a prompt below which overlap is not looked at, 200 by default.
 	MinPromptTokens int `yaml:"min_prompt_tokens"`
+	// WaitWeight, OverlapCandidates, RandomCandidates and Probes are WaitWeight, ByOverlap, ByChance and Probes of Rule; 0 for
+	// those of DefaultRule.
+	WaitWeight        float64 `yaml:"wait_weight"`
+	OverlapCandidates int     `yaml:"overlap_candidates"`
+	RandomCandidates  int     `yaml:"random_candidates"`
+	Probes            int     `yaml:"probes"`
 }
 
 // Match is what a class's requests have in common: all that is set here must be true.
@@ -65,6 +79,7 @@ type Traffic struct {
 	Canonical string // its canonical name
 	Path      string // without its query
 	Bytes     float64
+	keyHash   string // of the client's API key; "" to be found in Header
 }
 
 // The bounds of a policy, so that its classes can be labels of metrics.
@@ -72,6 +87,8 @@ const (
 	maxClasses        = 64
 	maxClassName      = 64
 	maxLocalityWeight = 10
+	maxWaitWeight     = 10
+	maxCandidates     = 32 // of either kind, and probes: more cost time and packets, and are no better
 )
 
 // DefaultClass is the name of the class of requests that no class of the policy matches.
@@ -94,7 +111,7 @@ func (m *Match) matches(t *Traffic) bool {
 		m.Path != "" && m.Path != t.Path,
 		tokens < float64(m.MinTokens),
 		m.MaxTokens > 0 && tokens > float64(m.MaxTokens),
-		m.APIKey != "" && !strings.EqualFold(m.APIKey, keyHash(t.Header)):
+		m.APIKey != "" && !strings.EqualFold(m.APIKey, cmp.Or(t.keyHash, keyHash(t.Header))):
 		return false
 	}
 	for name, value := range m.Header {
@@ -146,6 +163,10 @@ func (c *Class) Rule() Rule {
 	if c.MinPromptTokens > 0 {
 		r.MinPromptTokens = c.MinPromptTokens
 	}
+	r.WaitWeight = cmp.Or(c.WaitWeight, r.WaitWeight)
+	r.ByOverlap = cmp.Or(c.OverlapCandidates, r.ByOverlap)
+	r.ByChance = cmp.Or(c.RandomCandidates, r.ByChance)
+	r.Probes = cmp.Or(c.Probes, r.Probes)
 	return r
 }
 
@@ -177,58 +198,4 @@ func prefixPin(p *cachestate.Prompt, tokens int) Pin {
 		}
 	}
 	return pin
-}
-
-// Validate reports every violation, each with the class that it is in.
-func (p *Policy) Validate() error {
-	var errs []error
-	if len(p.Classes) > maxClasses {
-		errs = append(errs, fmt.Errorf("policy has %d classes; it must have at most %d", len(p.Classes), maxClasses))
-	}
-	names := map[string]bool{DefaultClass: true}
-	for i := range p.Classes {
-		c := &p.Classes[i]
-		for _, fault := range append(c.faults(), c.Match.faults()...) {
-			errs = append(errs, fmt.Errorf("policy class %d (%q): %s", i+1, c.Name, fault))
-		}
-		if names[c.Name] {
-			errs = append(errs, fmt.Errorf("policy class %d (%q): its name is taken", i+1, c.Name))
-		}
-		names[c.Name] = true
-	}
-	return errors.Join(errs...)
-}
-
-func (c *Class) faults() []string {
-	var f faults
-	f.check(c.Name != "" && len(c.Name) <= maxClassName, "name must have 1 to %d bytes", maxClassName)
-	f.check(slices.Contains([]Strategy{"", StrategyAuto, StrategySession, StrategyPrefix, StrategyLoad}, c.Strategy),
-		"strategy %q is none of auto, session, prefix, load", c.Strategy)
-	f.check(c.PrefixTokens >= 0, "prefix_tokens (%d) must not be negative", c.PrefixTokens)
-	f.check(c.PrefixTokens != 0 || c.Strategy != StrategyPrefix, "strategy prefix needs prefix_tokens")
-	f.check(c.PrefixTokens == 0 || c.Strategy == StrategyPrefix, "prefix_tokens is for strategy prefix only")
-	f.check(c.SessionHeader == "" || c.Strategy == StrategySession, "session_header is for strategy session only")
-	f.check(c.LocalityWeight >= 0 && c.LocalityWeight <= maxLocalityWeight,
-		"locality_weight (%v) must be above 0 and at most %d; strategy load ignores overlap", c.LocalityWeight, maxLocalityWeight)
-	f.check(c.MinPromptTokens >= 0, "min_prompt_tokens (%d) must not be negative", c.MinPromptTokens)
-	return f
-}
-
-func (m *Match) faults() []string {
-	var f faults
-	f.check(m.MinTokens >= 0 && m.MaxTokens >= 0, "min_tokens and max_tokens must not be negative")
-	f.check(m.MaxTokens == 0 || m.MinTokens <= m.MaxTokens, "min_tokens (%d) is above max_tokens (%d)", m.MinTokens, m.MaxTokens)
-	f.check(m.Path == "" || strings.HasPrefix(m.Path, "/"), "path (%q) must begin with a slash", m.Path)
-	sum, err := hex.DecodeString(m.APIKey)
-	f.check(m.APIKey == "" || err == nil && len(sum) == sha256.Size, "api_key_sha256 must be %d hex digits", 2*sha256.Size)
-	return f
-}
-
-// faults gathers sentences.
-type faults []string
-
-func (f *faults) check(ok bool, format string, args ...any) {
-	if !ok {
-		*f = append(*f, fmt.Sprintf(format, args...))
-	}
 }

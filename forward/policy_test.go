@@ -80,8 +80,15 @@ func TestClassDecidesWhatIsAsked(t *testing.T) {
 			t.Errorf("%s: got locality %t, pin %d; want %t, %d", tt.name, q.Locality, q.Pin, tt.locality, tt.pin)
 		}
 	}
-	if r := (&Class{LocalityWeight: 0.5, MinPromptTokens: 7}).Rule(); r.LocalityWeight != 0.5 || r.MinPromptTokens != 7 || r.Probes != DefaultRule().Probes {
-		t.Errorf("got the rule %+v", r)
+	want := DefaultRule()
+	want.LocalityWeight, want.MinPromptTokens, want.WaitWeight, want.ByOverlap = 0.5, 7, 3, 1
+	if r := (&Class{LocalityWeight: 0.5, MinPromptTokens: 7, WaitWeight: 3, OverlapCandidates: 1}).Rule(); r != want {
+		t.Errorf("got the rule %+v, want %+v", r, want)
+	}
+	want = DefaultRule()
+	want.ByChance, want.Probes = 2, 9
+	if r := (&Class{RandomCandidates: 2, Probes: 9}).Rule(); r != want {
+		t.Errorf("got the rule %+v, want %+v", r, want)
 	}
 }
 
@@ -106,7 +113,7 @@ func TestSessionIsTheHeadersBeforeTheBodys(t *testing.T) {
 func TestEveryFaultOfAPolicyIsTold(t *testing.T) {
 	for want, c := range map[string]Class{
 		"name must have 1 to 64 bytes":                       {},
-		"its name is taken":                                  {Name: DefaultClass},
+		"name is taken":                                      {Name: DefaultClass},
 		`strategy "best" is none of auto`:                    {Name: "c", Strategy: "best"},
 		"strategy prefix needs prefix_tokens":                {Name: "c", Strategy: StrategyPrefix},
 		"prefix_tokens (-1) must not be negative":            {Name: "c", Strategy: StrategyPrefix, PrefixTokens: -1},
@@ -115,6 +122,10 @@ func TestEveryFaultOfAPolicyIsTold(t *testing.T) {
 		"locality_weight (-1) must be above 0 and at most 1": {Name: "c", LocalityWeight: -1},
 		"locality_weight (11) must be above 0":               {Name: "c", LocalityWeight: 11},
 		"min_prompt_tokens (-2) must not be negative":        {Name: "c", MinPromptTokens: -2},
+		"wait_weight (0.5) must be 1 to 10":                  {Name: "c", WaitWeight: 0.5},
+		"overlap_candidates (33) must be 1 to 32":            {Name: "c", OverlapCandidates: 33},
+		"random_candidates (-1) must be 1 to 32":             {Name: "c", RandomCandidates: -1},
+		"probes (99) must be 1 to 32":                        {Name: "c", Probes: 99},
 		"min_tokens and max_tokens must not be negative":     {Name: "c", Match: Match{MinTokens: -1}},
 		"min_tokens (2) is above max_tokens (1)":             {Name: "c", Match: Match{MinTokens: 2, MaxTokens: 1}},
 		`path ("v1") must begin with a slash`:                {Name: "c", Match: Match{Path: "v1"}},
@@ -126,8 +137,14 @@ func TestEveryFaultOfAPolicyIsTold(t *testing.T) {
 			t.Errorf("got %v, want one line with: %s", err, want)
 		}
 	}
-	p := Policy{Classes: make([]Class, maxClasses+1)}
-	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "65 classes") {
-		t.Errorf("got %v", err)
+	for want, p := range map[string]Policy{
+		"policy: classes (65) must be at most 64":                      {Classes: make([]Class, maxClasses+1)},
+		`policy: response_headers "server" is none of engine, overlap`: {ResponseHeaders: []string{"engine", "server"}},
+		`policy: allowed_routes "/metrics" is no route`:                {AllowedRoutes: []string{"/v1/models", "/metrics"}},
+		`policy: allowed_fields "temperature" is refused by no rule`:   {AllowedFields: []string{"chat_template", "temperature"}},
+	} {
+		if err := p.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

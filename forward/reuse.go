@@ -1,6 +1,9 @@
 package forward
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // ClassStatus is how one class does, as the debug page shows it.
 type ClassStatus struct {
@@ -65,13 +68,27 @@ func (c *classes) note(e *Event) {
 	c.byName[e.Class].note(e)
 }
 
+// keep drops what was counted of classes that p does not name, and returns their names.
+func (c *classes) keep(p *Policy) (dropped []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.byName {
+		if name != DefaultClass && !slices.ContainsFunc(p.Classes, func(c Class) bool { return c.Name == name }) {
+			delete(c.byName, name)
+			dropped = append(dropped, name)
+		}
+	}
+	return dropped
+}
+
 // Classes returns how the classes do, in the order of the policy, the default one last.
 func (g *Ingress) Classes() []ClassStatus {
 	g.classes.mu.Lock()
 	defer g.classes.mu.Unlock()
 	out := []ClassStatus{}
-	for i := range g.Policy.Classes {
-		out = append(out, g.classes.statusLocked(&g.Policy.Classes[i]))
+	p := g.Policy()
+	for i := range p.Classes {
+		out = append(out, g.classes.statusLocked(&p.Classes[i]))
 	}
 	return append(out, g.classes.statusLocked(&Class{Name: DefaultClass}))
 }

@@ -21,7 +21,7 @@ const (
 	Own         State = iota
 	Fresh             // a sign of life within 1.5 of its heartbeat periods, and nothing missed
 	Suspect           // silent longer, or one probe or accept missed: asked whenever it is on a short list, dear until it answers
-	Unreachable       // two missed in a row, or one and 3 periods silent, or not connected: never chosen
+	Unreachable       // two missed in a row, one and 3 periods silent, silent for longer than deadAfter, or not connected: never chosen
 )
 
 // String returns the word for s in status and metrics.
@@ -57,7 +57,8 @@ type View struct {
 	agents  map[string]*agentView
 	engines map[engine.ID]*engineView
 	named   naming
-	changed chan struct{} // closed and replaced when an engine may have become usable
+	cordons func(engine.ID) bool // nil for none
+	changed chan struct{}        // closed and replaced when an engine may have become usable
 }
 
 type agentView struct {
@@ -77,6 +78,7 @@ type engineView struct {
 	engine.Engine
 	agent   *agentView
 	own     bool
+	cordon  bool            // it takes nothing new, whatever its owner says
 	slots   cachestate.Held // in the indexes of the tiers, or -1; as of named.rosters
 	load    engine.Load
 	loadAt  time.Time // zero when no load was heard yet
@@ -108,7 +110,7 @@ func (v *View) Announce(agent string, engines []engine.Engine, now time.Time) {
 		known := v.engines[e.ID]
 		switch {
 		case known == nil:
-			known = &engineView{Engine: e, agent: v.agents[agent], own: agent == v.self}
+			known = &engineView{Engine: e, agent: v.agents[agent], own: agent == v.self, cordon: v.cordons != nil && v.cordons(e.ID)}
 			v.engines[e.ID], known.agent.engines[e.ID] = known, known
 			v.joinLocked(known)
 			continue
@@ -308,6 +310,18 @@ func (v *View) wakeLocked() {
 	v.changed = make(chan struct{})
 }
 
+// SetCordons leaves the engines for which cordoned is true out of decisions, from now on and until the next call, also those
+// that are announced later. Their owners refuse new requests all the same; this saves the way there. Cordoned must not block.
+func (v *View) SetCordons(cordoned func(engine.ID) bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cordons = cordoned
+	for id, e := range v.engines {
+		e.cordon = cordoned(id)
+	}
+	v.wakeLocked()
+}
+
 // Dispatch adds a request of this agent to its view of an engine, until the next news of that engine.
 func (v *View) Dispatch(id engine.ID, prefillSeconds float64) {
 	v.mu.Lock()
@@ -382,6 +396,9 @@ func (e *engineView) candidate(now time.Time) Candidate {
 		c.Load.QueuedSeconds += max(0, e.load.QueuedSeconds-now.Sub(e.loadAt).Seconds())
 	}
 	c.Load.InFlight += e.sent
+	if e.cordon {
+		c.Load.Flags |= engine.Draining
+	}
 	c.Away = !e.agent.down && c.State == Unreachable
 	return c
 }
@@ -406,13 +423,16 @@ func (v *View) StateOf(agent string, now time.Time) State {
 	return Unreachable
 }
 
-// state holds silence alone for lost heartbeats, however long: of an agent that is dead the connection ends soon.
+// deadAfter is how long an agent may be silent, and at least 4 of its periods, before that alone is no lost heartbeats any
+// more. Of an agent that is dead the connection ends soon after.
+const deadAfter = 2 * time.Second
+
 func (a *agentView) state(now time.Time) State {
 	if a.down {
 		return Unreachable
 	}
 	switch silent := now.Sub(a.seen); {
-	case a.missed >= 2, a.missed == 1 && silent > 3*a.period:
+	case a.missed >= 2, a.missed == 1 && silent > 3*a.period, silent > max(deadAfter, 4*a.period):
 		return Unreachable
 	case a.missed == 1 || silent > a.period*3/2:
 		return Suspect
@@ -424,9 +444,10 @@ func (a *agentView) state(now time.Time) State {
 // EngineStatus is one engine as the debug pages and kvmesh status show it.
 type EngineStatus struct {
 	engine.Engine
-	State State
-	Load  engine.Load
-	Age   time.Duration // of the load; negative when none was heard
+	State    State
+	Load     engine.Load
+	Age      time.Duration // of the load; negative when none was heard
+	Cordoned bool          // by SetCordons
 }
 
 // Snapshot returns every engine in order of ID.
@@ -435,7 +456,7 @@ func (v *View) Snapshot(now time.Time) []EngineStatus {
 	defer v.mu.RUnlock()
 	out := make([]EngineStatus, 0, len(v.engines))
 	for _, e := range v.engines {
-		s := EngineStatus{Engine: e.Engine, State: e.state(now), Load: e.load, Age: -1}
+		s := EngineStatus{Engine: e.Engine, State: e.state(now), Load: e.load, Age: -1, Cordoned: e.cordon}
 		if !e.loadAt.IsZero() {
 			s.Age = now.Sub(e.loadAt)
 		}

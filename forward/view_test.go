@@ -24,25 +24,37 @@ func report(seq uint64, queued float64) Report {
 	return Report{Period: 500 * time.Millisecond, Loads: []EngineLoad{{"0", engine.Load{Seq: seq, QueuedSeconds: queued}}}}
 }
 
-func TestSilenceAloneNeverMakesUnreachable(t *testing.T) {
+func TestSilentAgentIsSuspectAndThenUnreachable(t *testing.T) {
 	v, _, now := testView(t)
 	v.Announce("b", []engine.Engine{described("b/0", 1)}, now)
 	v.Hear("b", report(1, 0), now)
 	for _, tt := range []struct {
 		after time.Duration
 		want  State
-	}{{0, Fresh}, {749 * time.Millisecond, Fresh}, {751 * time.Millisecond, Suspect}, {1501 * time.Millisecond, Suspect}, {time.Minute, Suspect}} {
+	}{{0, Fresh}, {749 * time.Millisecond, Fresh}, {751 * time.Millisecond, Suspect}, {1501 * time.Millisecond, Suspect}, {deadAfter, Suspect}, {deadAfter + 1, Unreachable}} {
 		if got := v.StateOf("b", now.Add(tt.after)); got != tt.want {
 			t.Errorf("after %v: got %v, want %v", tt.after, got, tt.want)
 		}
 	}
-	if v.Usable(now.Add(time.Minute)) != 1 {
-		t.Error("the engine of an agent that is only silent does not count")
+	if v.Usable(now.Add(deadAfter)) != 1 {
+		t.Error("the engine of an agent that is silent for a moment does not count")
+	}
+}
+
+func TestAFewLostHeartbeatsAreNoDeath(t *testing.T) {
+	v, _, now := testView(t)
+	r := report(1, 0)
+	r.Period = time.Second
+	v.Hear("b", r, now)
+	for after, want := range map[time.Duration]State{4 * time.Second: Suspect, 4*time.Second + 1: Unreachable} {
+		if got := v.StateOf("b", now.Add(after)); got != want {
+			t.Errorf("after %v of heartbeats a second: got %v, want %v", after, got, want)
+		}
 	}
 }
 
 func TestSilentAgentIsUnreachableOnceItMissed(t *testing.T) {
-	for _, silent := range []time.Duration{800 * time.Millisecond, time.Minute} { // when it is asked
+	for _, silent := range []time.Duration{800 * time.Millisecond, 1900 * time.Millisecond} { // when it is asked
 		v, _, heard := testView(t)
 		v.Announce("b", []engine.Engine{described("b/0", 1)}, heard)
 		v.Hear("b", report(1, 0), heard)
@@ -265,5 +277,42 @@ func TestModelsAreFoundByEveryName(t *testing.T) {
 	}
 	if _, ok := v.Canonical("other"); ok {
 		t.Error("an unknown model has a canonical name")
+	}
+}
+
+func TestCordonedEngineIsLeftOut(t *testing.T) {
+	v, _, now := testView(t)
+	v.Announce("b", []engine.Engine{described("b/0", 1), described("b/1", 1)}, now)
+	v.Hear("b", Report{Period: time.Second, Loads: []EngineLoad{{"0", engine.Load{Seq: 1}}, {"1", engine.Load{Seq: 1}}, {"2", engine.Load{Seq: 1}}}}, now)
+	v.SetCordons(func(id engine.ID) bool { return id == "b/1" || id == "b/2" })
+	eligible := func() (n int) {
+		for _, c := range v.Candidates(nil, "m", now) {
+			if c.Eligible() {
+				n++
+			}
+		}
+		return n
+	}
+	if got := eligible(); got != 1 || v.Usable(now) != 1 {
+		t.Errorf("%d engines can be chosen and %d used, want 1", got, v.Usable(now))
+	}
+	v.Announce("b", []engine.Engine{described("b/0", 1), described("b/1", 1), described("b/2", 1)}, now)
+	if got := eligible(); got != 1 {
+		t.Errorf("one that is announced later: %d can be chosen, want 1", got)
+	}
+	for _, s := range v.Snapshot(now) {
+		if s.Cordoned != (s.ID != "b/0") || s.Load.Flags != 0 {
+			t.Errorf("%s: %+v", s.ID, s)
+		}
+	}
+	changed := v.Changed()
+	v.SetCordons(func(engine.ID) bool { return false })
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody was told that an engine can be used again")
+	}
+	if got := eligible(); got != 3 {
+		t.Errorf("%d can be chosen afterwards, want 3", got)
 	}
 }

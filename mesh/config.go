@@ -38,7 +38,7 @@ type Config struct {
 	// for every try, and this agent's own may be among them. Empty: this agent waits to be joined.
 	Join []string
 
-	Meta []byte // opaque, at most MaxMeta bytes: what all peers should know of this agent (zone, roles)
+	Meta []byte // opaque, at most MaxMeta bytes: what all peers should know of this agent (zone, roles); SetMeta changes it
 
 	Peers     PeerHandler     // nil: nobody is told
 	Streams   StreamHandler   // nil: streams are refused

@@ -43,7 +43,7 @@ func newDelegate(m *Mesh) *delegate {
 }
 
 // NodeMeta returns what this agent says of itself.
-func (d *delegate) NodeMeta(int) []byte { return encodeAbout(d.m.self) }
+func (d *delegate) NodeMeta(int) []byte { return encodeAbout(d.m.about()) }
 
 // NotifyMsg drops a message: it names no sender, and what agents have to say goes over their connections.
 func (d *delegate) NotifyMsg([]byte) { d.m.metrics.drop("message") }
@@ -97,7 +97,7 @@ func (d *delegate) NotifyConflict(_, _ *memberlist.Node) { d.m.metrics.drop("gos
 // NotifyJoin notes a live member.
 func (d *delegate) NotifyJoin(n *memberlist.Node) { d.note(n, true) }
 
-// NotifyUpdate notes a member whose metadata changed: another life.
+// NotifyUpdate notes a member whose metadata changed: another life, or SetMeta.
 func (d *delegate) NotifyUpdate(n *memberlist.Node) { d.note(n, true) }
 
 // NotifyLeave notes a member that is dead or left.

@@ -146,7 +146,7 @@ func (m *Mesh) awaitRefusal(ctx context.Context, qc *quic.Conn) error {
 }
 
 func (m *Mesh) hello(try attempt) hello {
-	return hello{about: m.self, name: m.cfg.Name, dial: try.number, keys: m.keys.current().offer()}
+	return hello{about: m.about(), name: m.cfg.Name, dial: try.number, keys: m.keys.current().offer()}
 }
 
 // meet reads the other side's hello, decides whether it may be a peer, and adopts the connection.

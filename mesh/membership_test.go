@@ -287,3 +287,32 @@ func TestBlockedGossipPortIsAHealthNoteWithPeerAndPort(t *testing.T) {
 		await(t, 30*time.Second, "no more notes", func() bool { return len(a.Health())+len(b.Health()) == 0 })
 	})
 }
+
+func TestChangedMetaReachesPeersThatAreConnectedAndThoseThatCome(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		agents, names := w.many(3, productionTimings)
+		await(t, 15*time.Second, "a full mesh", fullMesh(agents...))
+		if err := agents[0].SetMeta([]byte("changed")); err != nil {
+			t.Fatal(err)
+		}
+		if err := agents[0].SetMeta(make([]byte, MaxMeta+1)); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("too much meta: got %v", err)
+		}
+		metaAt := func(a *agent) string {
+			p, _ := a.Peer("n00")
+			return string(p.Meta)
+		}
+		took := await(t, 5*time.Second, "both have it", func() bool { return metaAt(agents[1]) == "changed" && metaAt(agents[2]) == "changed" })
+		t.Logf("changed after %v", took)
+		c := w.config("n09", "mesh.example:7081")
+		c.LookupHost = names.lookup
+		late := w.run(c)
+		await(t, 5*time.Second, "a late one is connected", connectedTo(late, "n00"))
+		if got := metaAt(late); got != "changed" {
+			t.Errorf("a late one has %q at once", got)
+		}
+		if agents[1].saw("down") || agents[2].saw("down") {
+			t.Error("a peer was told that it is down")
+		}
+	})
+}

@@ -14,6 +14,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -46,7 +47,8 @@ var (
 type Mesh struct {
 	cfg      Config
 	log      *slog.Logger
-	self     about
+	self     about // but for its meta, which is in meta
+	meta     atomic.Pointer[[]byte]
 	creds    *credentials
 	folder   *folder
 	tls      tlsConfigs
@@ -133,8 +135,9 @@ func (m *Mesh) open() error {
 	rand.Read(id[:])
 	m.self = about{
 		speaks: m.cfg.protocols, instance: binary.LittleEndian.Uint64(id[:]), started: m.cfg.Now().Unix(),
-		quic: quicAddr, meta: m.cfg.Meta,
+		quic: quicAddr,
 	}
+	m.meta.Store(&m.cfg.Meta)
 	m.tls = tlsConfigs{speaks: m.cfg.protocols, foreign: m.refuseProtocol}
 	m.quicConfig = quicConfig(m.cfg.Timings)
 	m.quic = &quic.Transport{
@@ -287,6 +290,48 @@ func (m *Mesh) leaveGossip(list *memberlist.Memberlist, timeout time.Duration) e
 		return ErrClosed
 	}
 	return list.Leave(timeout)
+}
+
+// about is what this agent says of itself now.
+func (m *Mesh) about() about {
+	a := m.self
+	a.meta = *m.meta.Load()
+	return a
+}
+
+// metaTimeout bounds the wait for gossip to take changed metadata: it goes on by itself afterwards.
+const metaTimeout = time.Second
+
+// SetMeta changes Config.Meta, of at most MaxMeta bytes, and returns at once. Connections made from now on have it, and gossip
+// brings it to the others within seconds; PeerHandler is not told of it.
+func (m *Mesh) SetMeta(meta []byte) error {
+	if len(meta) > MaxMeta {
+		return fmt.Errorf("set meta: %d bytes: %w", len(meta), ErrTooLarge)
+	}
+	meta = bytes.Clone(meta)
+	if was := m.meta.Swap(&meta); bytes.Equal(*was, meta) {
+		return nil
+	}
+	list := m.list.Load()
+	if list == nil { // it is gossiped from the start
+		return nil
+	}
+	m.spawn(func() {
+		if err := m.updateGossip(list); err != nil && m.ctx.Err() == nil {
+			m.log.Debug("changed metadata not gossiped yet", "err", err)
+		}
+	})
+	return nil
+}
+
+// updateGossip says anew what this agent says of itself, unless it leaves: that would bring it back.
+func (m *Mesh) updateGossip(list *memberlist.Memberlist) error {
+	m.goodbye <- struct{}{}
+	defer func() { <-m.goodbye }()
+	if m.ctx.Err() != nil || m.leaving.Load() {
+		return nil
+	}
+	return list.UpdateNode(metaTimeout)
 }
 
 // Name is this agent's name.

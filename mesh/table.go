@@ -255,8 +255,11 @@ func (t *table) joined(name string, a about, gossip netip.AddrPort) {
 	if r.about.instance != a.instance {
 		r.left = false
 	}
-	if r.current == nil {
+	switch {
+	case r.current == nil:
 		r.about = a
+	case r.about.instance == a.instance:
+		r.about.meta = a.meta // the hello's may be older, or newer for a moment
 	}
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/kvmesh/kvmesh/internal/node"
 	"github.com/kvmesh/kvmesh/internal/simengine"
 	"github.com/kvmesh/kvmesh/internal/spread"
-
 	"github.com/kvmesh/kvmesh/mesh"
 )
 

@@ -21,22 +21,24 @@ const anything = "..."
 // layers says which packages of this module each package may import. A package without a line here fails the test:
 // placing it is a decision. A line that ends in "/..." is for every package below it. Tests may import what they like.
 var layers = map[string][]string{
-	"internal/engine":      {},
-	"cachestate":           {"internal/engine"},
-	"mesh":                 {},
-	"mesh/agreed":          {},
+	"internal/engine": {},
+	"cachestate":      {"internal/engine"},
+	"mesh":            {},
+	"mesh/agreed":     {},
+	// A request never waits for what the mesh agrees on: forward can import neither mesh nor mesh/agreed.
 	"forward":              {"cachestate", "internal/engine", "internal/openai"},
 	"engineagent":          {"cachestate", "engineagent/book", "engineagent/kvevents", "internal/engine", "internal/openai"},
 	"engineagent/book":     {"internal/engine"},
 	"engineagent/kvevents": {"cachestate", "internal/engine", "internal/zmtp"},
 	"internal/zmtp":        {},
 	"internal/openai":      {},
+	"internal/policy":      {"forward"},
 	"internal/workload":    {},
 	"internal/simengine":   {},
 	"internal/spread":      {"cachestate", "forward", "internal/engine"},
 	"internal/simscale":    {"cachestate", "forward", "internal/engine", "internal/spread"},
 	"internal/simulate":    {"cachestate", "engineagent/book", "forward", "internal/engine", "internal/workload"},
-	"internal/node":        {"cachestate", "engineagent", "forward", "internal/engine", "internal/openai", "internal/spread", "mesh"},
+	"internal/node":        {"cachestate", "engineagent", "forward", "internal/engine", "internal/openai", "internal/policy", "internal/spread", "mesh", "mesh/agreed"},
 	"internal/simcluster":  {anything},
 	"internal/lint":        {},
 	"cmd/kvmesh":           {anything},
@@ -129,6 +131,20 @@ func root(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+func TestNoDecisionCanCallIntoRaft(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./forward", "./cachestate", "./internal/openai")
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range strings.Fields(string(out)) {
+		if strings.HasPrefix(p, module+"/mesh") || strings.Contains(p, "hashicorp/") {
+			t.Errorf("the path of a request reaches %s", p)
+		}
+	}
 }
 
 func TestLayerFaultsAreFound(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 // churnTier is a tier that the simulated engines of a cluster do not have: what churns there disturbs no decision.
 const churnTier = cachestate.TierCPU
 
-// churnKeys is how many keys a churning digest settles at.
-const churnKeys = 1000
+// churnKeys is how many keys a churning digest settles at: those of a busy engine.
+const churnKeys = 6000
 
 // churn makes the residency of every engine of a cluster change.
 type churn struct {

@@ -86,24 +86,21 @@ var errLate = errors.New("the lines above took longer")
 
 // measured keeps the worst value of a figure.
 func (p *play) measured(name string, value float64, unit string) {
-	name = p.as + name
-	i := slices.IndexFunc(p.figures, func(f figure) bool { return f.name == name })
-	if i < 0 {
-		p.figures = append(p.figures, figure{name, value, unit})
-		return
-	}
-	p.figures[i].value = max(p.figures[i].value, value)
+	f := p.figure(name, unit)
+	f.value = max(f.value, value)
 }
 
 // counted adds to a figure.
-func (p *play) counted(name string, n int) {
-	name = p.as + name
-	i := slices.IndexFunc(p.figures, func(f figure) bool { return f.name == name })
+func (p *play) counted(name string, n int) { p.figure(name, "times").value += float64(n) }
+
+// figure returns the figure of that name, which begins at 0.
+func (p *play) figure(name, unit string) *figure {
+	i := slices.IndexFunc(p.figures, func(f figure) bool { return f.name == p.as+name })
 	if i < 0 {
 		i = len(p.figures)
-		p.figures = append(p.figures, figure{name: name, unit: "times"})
+		p.figures = append(p.figures, figure{name: p.as + name, unit: unit})
 	}
-	p.figures[i].value += float64(n)
+	return &p.figures[i]
 }
 
 // loss is a moment at which agents were parted.
@@ -127,7 +124,7 @@ func (p *play) lose(agents []int, dead bool) {
 func (p *play) running(agents []int, want bool) error {
 	for _, i := range agents {
 		if p.c.Running(i) != want {
-			return fmt.Errorf("%s runs: %v", Name(i), !want)
+			return fmt.Errorf("whether %s runs: %v", Name(i), !want)
 		}
 	}
 	return nil
@@ -137,6 +134,7 @@ func (p *play) startAll(agents []int) error {
 	if err := p.running(agents, false); err != nil {
 		return err
 	}
+	p.c.client.transport.CloseIdleConnections() // those to the lives before: clients must not find out by a request
 	for _, i := range agents {
 		p.c.Start(i)
 		delete(p.lostAt, i)

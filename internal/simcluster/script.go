@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/node"
+	"github.com/kvmesh/kvmesh/internal/simengine"
 	"github.com/kvmesh/kvmesh/mesh"
 )
 
@@ -19,6 +20,7 @@ import (
 //	# comment
 //	agents 16                      what the cluster is: before the first line with a time
 //	network 200us jitter 100us
+//	answers 60                     tokens, on average
 //	timings production
 //	00:00.0 start all              when, since the beginning, and what: see verbs
 //	00:10.0 partition 0-7 / 8-15
@@ -201,6 +203,17 @@ func (p *parser) header(words []string) (err error) {
 			c.Jitter, err = time.ParseDuration(words[3])
 		}
 		return err
+	case words[0] == "answers" && len(words) == 2:
+		tokens, err := strconv.Atoi(words[1])
+		if err != nil || tokens < 1 {
+			return fmt.Errorf("%q is no number of tokens", words[1])
+		}
+		c.Engine = func(i int) simengine.Config {
+			e := DefaultEngine(i)
+			e.AnswerTokens = tokens
+			return e
+		}
+		return nil
 	case text == "timings local":
 		return nil
 	case text == "timings production":

@@ -17,10 +17,22 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+func TestScriptsAreUnderstoodInBothForms(t *testing.T) {
+	paths, _ := filepath.Glob("testdata/*.script")
+	for _, path := range paths {
+		for _, long := range []bool{false, true} {
+			if _, err := readScript(path, long); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 func TestLinesThatNobodyUnderstandsAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                                     "x.script:0: nothing happens",
 		"agents 3\n":                                           "x.script:1: nothing happens",
+		"answers some":                                         "x.script:1: \"some\" is no number of tokens",
 		"agents none":                                          "x.script:1: \"none\" is no number",
 		"agents 3\n\ncolour red":                               "x.script:3: \"colour red\" says nothing of a cluster",
 		"agents 3\n00:00.0 start all\nstop 1":                  "x.script:3: \"stop\" is no time",
@@ -101,7 +113,7 @@ func TestExpectationThatDoesNotComeTrueFails(t *testing.T) {
 			{"+0s expect within 1s no ghost", "is not connected to agent2"},
 			{"+0s resume 2\n+0s expect within 15s views equal", ""},
 			{"+0s load 50/s\n+1s kill 1\n+0s load off\n+0s expect no client error except streams begun at 2", "through agent1"},
-			{"+0s start 1\n+0s start 1", "agent1 runs: true"},
+			{"+0s start 1\n+0s start 1", "whether agent1 runs: true"},
 			{"+0s kill 0\n+0s expect no ghost", "holds agent0/engine, whose agent does not run, for"},
 		} {
 			s, err := parseScript("x.script", "agents 3\n"+part.text, false)

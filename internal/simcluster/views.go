@@ -71,11 +71,11 @@ func (c *Cluster) compare(look func(owned, seen map[string]node.EngineStatus, te
 
 // digestsOf says which digests of an engine somebody has, by tier, version and content.
 func digestsOf(e *node.EngineStatus) string {
-	var s strings.Builder
+	var b strings.Builder
 	for _, d := range e.Digests {
-		fmt.Fprintf(&s, "[%s %d: %d keys, checksum %s]", d.Tier, d.Version, d.Keys, d.Checksum)
+		fmt.Fprintf(&b, "[%s %d: %d keys, checksum %s]", d.Tier, d.Version, d.Keys, d.Checksum)
 	}
-	return s.String()
+	return b.String()
 }
 
 // Ghosts returns one line for each agent or engine that a running agent believes in and that is not so: one that does not

@@ -48,7 +48,7 @@ func (s *source) Load() engine.Load {
 
 // Publish implements spread.Source.
 func (s *source) Publish() []cachestate.Delta {
-	s.churn.publish()
+	s.publish()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d, ok := s.digest.Since(s.told)

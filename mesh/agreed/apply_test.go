@@ -42,50 +42,69 @@ func TestCommandsChangeTheState(t *testing.T) {
 		then any
 	}{
 		{
-			"a policy replaces the other", []*Command{policy("1", "a"), policy("2", "b")}, []Refusal{"", ""},
-			func(s *State) any { return []any{s.Policy.Text, s.Policy.Index, s.History[0].Text} }, []any{"b", uint64(2), "a"},
+			"a policy replaces the other",
+			[]*Command{policy("1", "a"), policy("2", "b")},
+			[]Refusal{"", ""},
+			func(s *State) any { return []any{s.Policy.Text, s.Policy.Index, s.History[0].Text} },
+			[]any{"b", uint64(2), "a"},
 		},
 		{
 			"a policy based on an old one is refused",
 			[]*Command{policy("1", "a"), policy("2", "b"), {ID: "3", Kind: KindPolicy, Policy: &Policy{Text: "c"}, BasedOn: 1}},
-			[]Refusal{"", "", RefusedConflict}, func(s *State) any { return s.Policy.Text }, "b",
+			[]Refusal{"", "", RefusedConflict},
+			func(s *State) any { return s.Policy.Text }, "b",
 		},
 		{
 			"a rollback brings an old text under a new index",
 			[]*Command{policy("1", "a"), policy("2", "b"), {ID: "3", Kind: KindRollback, To: 1, Author: "bob"}, {ID: "4", Kind: KindRollback, To: 9}},
 			[]Refusal{"", "", "", RefusedUnknown},
-			func(s *State) any { return []any{s.Policy.Text, s.Policy.Index, s.Policy.Author} }, []any{"a", uint64(3), "bob"},
+			func(s *State) any { return []any{s.Policy.Text, s.Policy.Index, s.Policy.Author} },
+			[]any{"a", uint64(3), "bob"},
 		},
 		{
 			"a geometry changes in its phases",
 			[]*Command{
-				{ID: "1", Kind: KindGeometry, Geometry: &a}, {ID: "2", Kind: KindGeometry, Geometry: &b},
-				{ID: "3", Kind: KindGeometryFinish}, {ID: "4", Kind: KindGeometrySwitch}, {ID: "5", Kind: KindGeometryFinish},
+				{ID: "1", Kind: KindGeometry, Geometry: &a},
+				{ID: "2", Kind: KindGeometry, Geometry: &b},
+				{ID: "3", Kind: KindGeometryFinish},
+				{ID: "4", Kind: KindGeometrySwitch},
+				{ID: "5", Kind: KindGeometryFinish},
 			},
-			[]Refusal{"", RefusedPhase, RefusedPhase, "", ""}, func(s *State) any { return s.Geometry },
+			[]Refusal{"", RefusedPhase, RefusedPhase, "", ""},
+			func(s *State) any { return s.Geometry },
 			GeometryChange{Current: a, Since: t0.Add(4 * time.Second)},
 		},
 		{
 			"a geometry is taken back from either phase",
 			[]*Command{
-				{ID: "1", Kind: KindGeometry, Geometry: &a}, {ID: "2", Kind: KindGeometryRollback}, {ID: "3", Kind: KindGeometryRollback},
-				{ID: "4", Kind: KindGeometry, Geometry: &b}, {ID: "5", Kind: KindGeometrySwitch}, {ID: "6", Kind: KindGeometryRollback},
+				{ID: "1", Kind: KindGeometry, Geometry: &a},
+				{ID: "2", Kind: KindGeometryRollback},
+				{ID: "3", Kind: KindGeometryRollback},
+				{ID: "4", Kind: KindGeometry, Geometry: &b},
+				{ID: "5", Kind: KindGeometrySwitch},
+				{ID: "6", Kind: KindGeometryRollback},
 			},
-			[]Refusal{"", "", RefusedPhase, "", "", ""}, func(s *State) any { return s.Geometry }, GeometryChange{Since: t0.Add(5 * time.Second)},
+			[]Refusal{"", "", RefusedPhase, "", "", ""},
+			func(s *State) any { return s.Geometry },
+			GeometryChange{Since: t0.Add(5 * time.Second)},
 		},
 		{
 			"a key scheme changes by a window",
 			[]*Command{
-				{ID: "1", Kind: KindSchemeFinish, Model: "m"}, {ID: "2", Kind: KindScheme, Model: "m", Scheme: scheme},
-				{ID: "3", Kind: KindScheme, Model: "m", Scheme: scheme}, {ID: "4", Kind: KindSchemeFinish, Model: "m"},
+				{ID: "1", Kind: KindSchemeFinish, Model: "m"},
+				{ID: "2", Kind: KindScheme, Model: "m", Scheme: scheme},
+				{ID: "3", Kind: KindScheme, Model: "m", Scheme: scheme},
+				{ID: "4", Kind: KindSchemeFinish, Model: "m"},
 			},
-			[]Refusal{RefusedPhase, "", RefusedPhase, ""}, func(s *State) any { return s.Schemes },
+			[]Refusal{RefusedPhase, "", RefusedPhase, ""},
+			func(s *State) any { return s.Schemes },
 			map[string]SchemeChange{"m": {Current: *scheme, Since: t0.Add(3 * time.Second)}},
 		},
 		{
 			"a key scheme is taken back",
 			[]*Command{{ID: "1", Kind: KindScheme, Model: "m", Scheme: scheme}, {ID: "2", Kind: KindSchemeRollback, Model: "m"}},
-			[]Refusal{"", ""}, func(s *State) any { return s.Schemes["m"].Next == nil && s.Schemes["m"].Current.Version == 0 }, true,
+			[]Refusal{"", ""},
+			func(s *State) any { return s.Schemes["m"].Next == nil && s.Schemes["m"].Current.Version == 0 }, true,
 		},
 		{
 			"a cordon replaces the one on its target and is lifted once",
@@ -93,9 +112,11 @@ func TestCommandsChangeTheState(t *testing.T) {
 				{ID: "1", Kind: KindCordon, Cordon: &Cordon{Target: engine, Reason: "x"}},
 				{ID: "2", Kind: KindCordon, Cordon: &Cordon{Target: Target{Agent: "g2"}}},
 				{ID: "3", Kind: KindCordon, Cordon: &Cordon{Target: engine, Reason: "y"}, Author: "ann"},
-				{ID: "4", Kind: KindUncordon, Target: Target{Agent: "g2"}}, {ID: "5", Kind: KindUncordon, Target: Target{Agent: "g2"}},
+				{ID: "4", Kind: KindUncordon, Target: Target{Agent: "g2"}},
+				{ID: "5", Kind: KindUncordon, Target: Target{Agent: "g2"}},
 			},
-			[]Refusal{"", "", "", "", RefusedUnknown}, func(s *State) any { return s.Cordons },
+			[]Refusal{"", "", "", "", RefusedUnknown},
+			func(s *State) any { return s.Cordons },
 			[]Cordon{{Target: engine, Reason: "y", Author: "ann", Since: t0.Add(2 * time.Second)}},
 		},
 		{
@@ -104,30 +125,38 @@ func TestCommandsChangeTheState(t *testing.T) {
 				{ID: "1", Kind: KindCordon, Cordon: &Cordon{Target: engine, Expiry: t0.Add(time.Second)}},
 				{ID: "2", Kind: KindCordon, Cordon: &Cordon{Target: engine, Expiry: t0}},
 			},
-			[]Refusal{"", RefusedOld}, func(s *State) any { return s.Cordons }, []Cordon(nil),
+			[]Refusal{"", RefusedOld},
+			func(s *State) any { return s.Cordons }, []Cordon(nil),
 		},
 		{
 			"revoked certificates are kept until they end",
 			[]*Command{
 				{ID: "1", Kind: KindRevoke, Revoked: &Revoked{Serial: "bb", Until: t0.Add(time.Second)}},
-				{ID: "2", Kind: KindRevoke, Revoked: &Revoked{Serial: "cc"}}, {ID: "3", Kind: KindRevoke, Revoked: &Revoked{Serial: "aa"}},
+				{ID: "2", Kind: KindRevoke, Revoked: &Revoked{Serial: "cc"}},
+				{ID: "3", Kind: KindRevoke, Revoked: &Revoked{Serial: "aa"}},
 				{ID: "4", Kind: KindRevoke, Revoked: &Revoked{Serial: "A!"}},
 			},
-			[]Refusal{"", "", "", RefusedMalformed}, func(s *State) any { return []string{s.Revoked[0].Serial, s.Revoked[1].Serial} },
+			[]Refusal{"", "", "", RefusedMalformed},
+			func(s *State) any { return []string{s.Revoked[0].Serial, s.Revoked[1].Serial} },
 			[]string{"aa", "cc"},
 		},
 		{
 			"API-key sets only go forward",
 			[]*Command{{ID: "1", Kind: KindAPIKeys, APIKeys: 4}, {ID: "2", Kind: KindAPIKeys, APIKeys: 4}},
-			[]Refusal{"", RefusedOld}, func(s *State) any { return s.APIKeys }, uint64(4),
+			[]Refusal{"", RefusedOld},
+			func(s *State) any { return s.APIKeys }, uint64(4),
 		},
 		{
-			"a group is named once", []*Command{{ID: "1", Kind: kindFound, Model: "g"}, {ID: "2", Kind: kindFound, Model: "h"}},
-			[]Refusal{"", RefusedOld}, func(s *State) any { return s.Group }, "g",
+			"a group is named once",
+			[]*Command{{ID: "1", Kind: kindFound, Model: "g"}, {ID: "2", Kind: kindFound, Model: "h"}},
+			[]Refusal{"", RefusedOld},
+			func(s *State) any { return s.Group }, "g",
 		},
 		{
-			"time never goes back", []*Command{{ID: "1", Kind: kindEpoch, Time: t0.Add(time.Hour)}, policy("2", "a")},
-			[]Refusal{"", ""}, func(s *State) any { return s.Policy.Time }, t0.Add(time.Hour),
+			"time never goes back",
+			[]*Command{{ID: "1", Kind: kindEpoch, Time: t0.Add(time.Hour)}, policy("2", "a")},
+			[]Refusal{"", ""},
+			func(s *State) any { return s.Policy.Time }, t0.Add(time.Hour),
 		},
 	}
 	for _, tt := range tests {
@@ -165,21 +194,24 @@ func TestARepeatDoesNothing(t *testing.T) {
 }
 
 func TestStateKeepsWithinItsSize(t *testing.T) {
-	s, fill := first(), strings.Repeat("x", maxName)
-	var refused Refusal
-	for i := 0; refused == "" && i < maxCordons; i++ {
-		target := Target{Engine: fmt.Sprint(i, fill[16:])}
-		h, next, r := apply(s, &Command{
-			ID: fmt.Sprint(i), Kind: KindCordon,
-			Cordon: &Cordon{Target: target, Reason: strings.Repeat("y", maxReason)},
-		}, s.Index+1)
+	cordonOf := func(i int) *Cordon {
+		return &Cordon{Target: Target{Engine: fmt.Sprintf("%04d", i)}, Reason: strings.Repeat("y", maxReason)}
+	}
+	s := first()
+	for !tooLarge(s) {
+		s.Cordons = append(s.Cordons, *cordonOf(len(s.Cordons)))
+	}
+	s.Cordons = s.Cordons[:len(s.Cordons)-2]
+	var got []Refusal
+	for i := range 3 {
+		h, next, r := apply(s, &Command{ID: fmt.Sprint(i), Kind: KindCordon, Cordon: cordonOf(1000 + i)}, uint64(i+1))
 		if len(h.raw) > MaxState {
 			t.Fatalf("state has %d bytes", len(h.raw))
 		}
-		s, refused = next, r.Refusal
+		s, got = next, append(got, r.Refusal)
 	}
-	if refused != RefusedTooLarge {
-		t.Errorf("refusal = %q, want %q", refused, RefusedTooLarge)
+	if d := cmp.Diff([]Refusal{"", RefusedTooLarge, RefusedTooLarge}, got); d != "" {
+		t.Errorf("refusals (-want +got):\n%s", d)
 	}
 	if _, _, r := apply(s, &Command{ID: "un", Kind: KindUncordon, Target: s.Cordons[0].Target}, s.Index+1); r.Refusal != "" {
 		t.Errorf("a full state takes no uncordon: %q", r.Refusal)
@@ -213,8 +245,8 @@ func TestUnknownMembersAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, s, _ := apply(h.state, c, 4)
-	next, _, _ = apply(s, policy("5", "b"), 5)
+	_, s, _ := apply(h.state, c, 4)
+	next, _, _ := apply(s, policy("5", "b"), 5)
 	for _, want := range []string{
 		`"later":{"a":1,"n":12345678901234567890}`, `"style":"x"`, `"zone":"z"`, `"rack":7`, `"blocks":2`,
 	} {

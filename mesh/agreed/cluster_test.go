@@ -29,6 +29,8 @@ type cluster struct {
 	side   map[string]int // agents of different sides cannot reach each other
 	links  map[*link]struct{}
 	opened int
+
+	heartbeat time.Duration // zero: the default
 }
 
 // node is one agent: what is left of it when it is killed, and the group while it runs.
@@ -70,6 +72,9 @@ func (c *cluster) start(name string) *Group {
 	cfg := DefaultConfig()
 	cfg.Name, cfg.Folder, cfg.Expect = name, n.folder, n.expect
 	cfg.Agents, cfg.Streams = view{c, name}, view{c, name}
+	if c.heartbeat > 0 {
+		cfg.Timings.Heartbeat = c.heartbeat
+	}
 	cfg.writeFile = func(path string, data []byte) error { return os.WriteFile(path, data, fileMode) }
 	if testing.Verbose() {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})).With("agent", name)

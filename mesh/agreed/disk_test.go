@@ -28,7 +28,7 @@ func TestADiskThatFailsAtAnyWriteLosesNothing(t *testing.T) {
 	for _, voters := range []int{1, 3} {
 		for _, part := range []bool{false, true} {
 			t.Run(fmt.Sprintf("voters %d, in part %v", voters, part), func(t *testing.T) {
-				for cut := range cuts {
+				for cut := 0; cut < cuts; cut += voters { // one voter writes all by itself, so that it meets each cut
 					synctest.Test(t, func(t *testing.T) { breakDisk(t, voters, cut, part) })
 				}
 			})
@@ -52,7 +52,7 @@ func breakDisk(t *testing.T, voters, cut int, part bool) {
 			acknowledged = append(acknowledged, id)
 		}
 	}
-	if cut == 0 && len(acknowledged) > 0 && voters == 1 || cut == cuts-1 && len(acknowledged) == 0 {
+	if cut == 0 && len(acknowledged) > 0 && voters == 1 || cut >= cuts-voters && len(acknowledged) == 0 {
 		t.Errorf("cut %d: %d commands were acknowledged", cut, len(acknowledged))
 	}
 	c.killAgent("v1")

@@ -77,7 +77,7 @@ func TestFoundingIsRefusedWhereTwoGroupsCouldComeToBe(t *testing.T) {
 
 // TestFoundingSurvivesPartitionsAndCrashes founds groups of 3 among 5 agents while the network splits and agents are killed.
 func TestFoundingSurvivesPartitionsAndCrashes(t *testing.T) {
-	for range 20 {
+	for range 8 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			c, rng := newCluster(t), rand.New(rand.NewPCG(seed, 0))

@@ -16,6 +16,7 @@ var errStalled = errors.New("the group decided something that this version does 
 // machine is the state as this voter's log makes it. raft calls Apply, Snapshot and Restore from one goroutine.
 type machine struct {
 	adopt   func(*held)
+	moved   func() // the voters changed
 	onFault func(error)
 
 	mu      sync.Mutex
@@ -23,11 +24,11 @@ type machine struct {
 	stalled bool
 }
 
-var _ raft.FSM = (*machine)(nil)
+var _ raft.ConfigurationStore = (*machine)(nil)
 
-func newMachine(adopt func(*held), onFault func(error)) (*machine, error) {
+func newMachine(adopt func(*held), moved func(), onFault func(error)) (*machine, error) {
 	h, err := hold(first())
-	return &machine{adopt: adopt, onFault: onFault, now: h}, err
+	return &machine{adopt: adopt, moved: moved, onFault: onFault, now: h}, err
 }
 
 // state returns the state after the last entry that was applied.
@@ -56,6 +57,9 @@ func (m *machine) Apply(log *raft.Log) any {
 	}
 	return result
 }
+
+// StoreConfiguration implements raft.ConfigurationStore: raft observes no change of the voters where it does not lead.
+func (m *machine) StoreConfiguration(uint64, raft.Configuration) { m.moved() }
 
 func (m *machine) stallLocked() {
 	if !m.stalled {

@@ -47,8 +47,10 @@ func (g *Group) leadAll() {
 func (g *Group) reconcile(v *voter, present roll) error {
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timings.WriteTimeout)
 	defer cancel()
-	if err := g.awaitFuture(ctx, v.raft.Barrier(g.cfg.Timings.AttemptTimeout)); err != nil {
-		return err
+	if len(present) == 0 { // it has just begun to lead: its state must have all that was decided before
+		if err := g.awaitFuture(ctx, v.raft.Barrier(g.cfg.Timings.AttemptTimeout)); err != nil {
+			return err
+		}
 	}
 	if err := g.markHistory(ctx, v); err != nil {
 		return err
@@ -108,14 +110,19 @@ func (g *Group) callRoll(ctx context.Context, servers []server, present roll) {
 	for name := range names {
 		list = append(list, name)
 	}
-	present.update(g.askEach(ctx, list, question{Op: opAsk}), time.Now())
+	present.update(servers, g.askEach(ctx, list, question{Op: opAsk}), time.Now())
 }
 
 // maxRoll bounds the agents that a leader asks each round: a few spare ones are enough.
 const maxRoll = 3 * MaxVoters
 
-// update records who answered, at now.
-func (r roll) update(answers map[string]answer, now time.Time) {
+// update records who answered, at now. A server that this leader never heard counts as away from now on.
+func (r roll) update(servers []server, answers map[string]answer, now time.Time) {
+	for _, s := range servers {
+		if _, ok := r[s.ID]; !ok {
+			r[s.ID] = attendance{agent: s.Agent, last: now}
+		}
+	}
 	for id, a := range r {
 		a.seen = false
 		r[id] = a

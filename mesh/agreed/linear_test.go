@@ -14,7 +14,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-var histories = flag.Int("histories", 4, "histories of TestHistoriesAreLinearizable")
+var histories = flag.Int("histories", 2, "histories of TestHistoriesAreLinearizable")
 
 // operation is what a client asked for: the policy text is a register, whose texts are all different.
 type operation struct {

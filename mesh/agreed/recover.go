@@ -48,7 +48,7 @@ func recoverGroup(folder string, peers []Peer) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	var fault error
-	m, err := newMachine(func(*held) {}, func(err error) { fault = err })
+	m, err := newMachine(func(*held) {}, func() {}, func(err error) { fault = err })
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func (g *Group) startVoter(failed chan<- error) (*voter, error) {
 		default: // the first is what matters
 		}
 	}
-	m, err := newMachine(g.adopt, onFault)
+	m, err := newMachine(g.adopt, g.wake, onFault)
 	if err != nil {
 		return nil, err
 	}
@@ -238,22 +238,34 @@ type news struct {
 	Servers []server `json:"servers,omitzero"`
 }
 
-// latest returns the news as this agent knows them. Its own raft goes first while it has a leader: one that was removed, or
-// is cut off, has none.
+// latest returns the news as this agent knows them: as leader, from its own raft; else what it was told by the leader that
+// its raft follows, as a server that was removed may hear heartbeats for a while and not learn that it was; else what
+// its own raft has, or the voter that it watches.
 func (g *Group) latest() news {
-	v := g.voter.Load()
-	id := v.leader()
-	if id == "" {
-		return *g.known.Load()
+	v, told := g.voter.Load(), g.known.Load()
+	leader := g.ownLeader()
+	if leader == "" || (!v.leads() && told.Leader == leader) {
+		return *told
 	}
-	n := news{Servers: v.servers()}
+	n := news{Leader: leader, Servers: v.servers()}
 	for i, s := range n.Servers {
 		if name, ok := g.agentOf(s.ID); ok {
 			n.Servers[i].Agent = name
 		}
-		if s.ID == id {
-			n.Leader = n.Servers[i].Agent
-		}
 	}
 	return n
+}
+
+// ownLeader returns the agent that leads as this agent's own raft has it; empty where that knows none.
+func (g *Group) ownLeader() string {
+	v := g.voter.Load()
+	id := v.leader()
+	if id == "" {
+		return ""
+	}
+	if name, ok := g.agentOf(id); ok {
+		return name
+	}
+	address, _ := v.raft.LeaderWithID()
+	return string(address)
 }

@@ -2,6 +2,7 @@ package agreed
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -25,15 +26,16 @@ const (
 	leaderless = 1
 )
 
-// watchAll follows a voter for as long as this agent's own raft does not know a leader.
+// watchAll follows a voter for as long as this agent does not lead. An agent that raft speaks to, one of a few, watches the
+// leader itself: two followers that watched each other would tell each other old news.
 func (g *Group) watchAll() {
 	for last := ""; g.ctx.Err() == nil; {
 		moved := g.movement()
-		if g.voter.Load().leader() != "" {
+		if g.voter.Load().leads() {
 			g.await(moved, g.cfg.Timings.KeepAlive)
 			continue
 		}
-		agent := g.whomToWatch(last)
+		agent := cmp.Or(g.ownLeader(), g.whomToWatch(last))
 		if agent != "" {
 			if err := g.watch(agent); err != nil {
 				g.log.Debug("watch ended", "peer", agent, "err", err)
@@ -77,7 +79,7 @@ func (g *Group) whomToWatch(last string) string {
 	return last
 }
 
-// watch follows one agent until its stream ends, it has nothing to say, or this agent's own raft knows better.
+// watch follows one agent until its stream ends, it has nothing to say, or this agent's own raft has another leader.
 func (g *Group) watch(agent string) error {
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timings.AttemptTimeout)
 	conn, err := g.open(ctx, agent, streamWatch)
@@ -92,7 +94,7 @@ func (g *Group) watch(agent string) error {
 		return err
 	}
 	r, led := bufio.NewReader(conn), time.Now()
-	for g.ctx.Err() == nil && g.voter.Load().leader() == "" {
+	for g.ctx.Err() == nil && !g.voter.Load().leads() && cmp.Or(g.ownLeader(), agent) == agent {
 		_ = conn.SetReadDeadline(time.Now().Add(silences * g.cfg.Timings.KeepAlive))
 		b, err := g.readBulletin(r)
 		if err != nil {

@@ -59,9 +59,9 @@ func TestStatesOfAnotherGroupAreNotTaken(t *testing.T) {
 		c := newCluster(t)
 		g := c.add("one", -1)
 		mine, _, _ := apply(first(), &Command{ID: "1", Kind: kindFound, Model: "mine"}, 1)
-		theirs, next, _ := apply(first(), &Command{ID: "1", Kind: kindFound, Model: "theirs"}, 1)
+		_, next, _ := apply(first(), &Command{ID: "1", Kind: kindFound, Model: "theirs"}, 1)
 		g.adopt(mine)
-		theirs, _, _ = apply(next, policy("2", "x"), 2)
+		theirs, _, _ := apply(next, policy("2", "x"), 2)
 		g.adopt(theirs)
 		if g.State().Group != "mine" || len(g.Status().Faults) != 1 {
 			t.Errorf("state of %s, status %+v", g.State().Group, g.Status())

@@ -130,7 +130,7 @@ type verdicts struct {
 	decisions int
 	chosen    int    // of them, that chose or tried a lost engine
 	weighed   int    // that had one among their candidates
-	first     string // of all those, in words
+	first     string // that chose one, in words
 }
 
 // decidedAfter looks at the decisions of some agents since a time.
@@ -159,8 +159,8 @@ func (v *verdicts) add(decider *host, e *forward.Event, lost []*host, after time
 		if weighed != "" {
 			v.weighed++
 		}
-		if (chosen || weighed != "") && v.first == "" {
-			v.first = fmt.Sprintf("first by %s, %.2f s later, of %s (%s, chosen %v)", decider.name(), after.Seconds(), x.name(), weighed, chosen)
+		if chosen && v.first == "" {
+			v.first = fmt.Sprintf("by %s, %.2f s later, of %s as %s, reason %s, attempts %v", decider.name(), after.Seconds(), x.name(), weighed, e.Reason, e.Attempts)
 		}
 	}
 }

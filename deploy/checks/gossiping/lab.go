@@ -80,13 +80,13 @@ func (l *lab) wire(ctx context.Context) error {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("link set lo up")
 	line("link add bridge0 type bridge")
-	line("link set bridge0 up")
+	line("link set bridge0 addrgenmode none up") // IPv6 would look for its neighbours on all cables
 	line("addr add %s/24 dev bridge0", labSelf)
 	line("route change %s0/24 dev bridge0 advmss %s", labNet, labMSS)
 	for _, x := range l.hosts {
 		line("netns add %s", x.name())
 		line("link add %s type veth peer name eth0 netns %s", x.cable(), x.name())
-		line("link set %s master bridge0 up", x.cable())
+		line("link set %s master bridge0 addrgenmode none up", x.cable())
 	}
 	if err := batch(ctx, b.String()); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (l *lab) wire(ctx context.Context) error {
 	for _, x := range l.hosts {
 		b.Reset()
 		line("addr add %s/24 dev eth0", x.addr())
-		line("link set eth0 up")
+		line("link set eth0 addrgenmode none up")
 		line("link set lo up")
 		line("route change %s0/24 dev eth0 advmss %s", labNet, labMSS)
 		if err := batch(ctx, b.String(), "-n", x.name()); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -216,7 +217,7 @@ func (l *lab) lose(ctx context.Context, size labSize) error {
 	}
 	what := fmt.Sprintf("%d agents killed and %d unplugged of %d, within %.2f s", size.killed, size.unplugged, len(l.hosts), took.Seconds())
 	// An agent that is only silent, and that nobody asked yet, is asked once more before it is given up.
-	l.h.Figures.Zero("lost_agents_chosen_after_2_s", float64(v.chosen), "of %d decisions after that; %d others asked one of them in vain; %s; %s", v.decisions, v.weighed, what, v.first)
+	l.h.Figures.Zero("lost_agents_chosen_after_2_s", float64(v.chosen), "of %d decisions after that; %d had one among their candidates, suspected; %s; first %s", v.decisions, v.weighed, what, cmp.Or(v.first, "none"))
 	l.h.Figures.AtLeast("lost_agents_decisions", float64(v.decisions), 1, "decisions that were looked at")
 	failed := r.failedWithout(lost)
 	l.h.Figures.Zero("lost_agents_client_errors", float64(len(failed)), "of %d requests, besides %d whose answer had begun there; %s; %s", r.requests, len(r.failed)-len(failed), what, firstOf(failed))

@@ -28,7 +28,7 @@ func compareTwins(t *testing.T, seed uint64, engines int) int {
 	owners, told := make([]*Digest, engines), make([][]Delta, engines)
 	for i := range owners {
 		owners[i] = NewDigest(engineName(i), TierGPU, 1, DefaultGeometry())
-		told[i] = lifeOf(owners[i], r, prompts)
+		told[i] = lifeOf(t, owners[i], r, prompts)
 	}
 	x := NewIndex(DefaultGeometry(), TierGPU)
 	applyConcurrently(t, x, told, prompts)
@@ -60,8 +60,8 @@ func relatedPrompts(r *rand.Rand, n, longest int) [][]Key {
 	return prompts
 }
 
-// lifeOf lets an engine hold beginnings of some prompts and returns what its owner tells, in order.
-func lifeOf(d *Digest, r *rand.Rand, prompts [][]Key) (told []Delta) {
+// lifeOf lets an engine hold beginnings of some prompts and returns what its owner tells, in order, as peers read it.
+func lifeOf(t *testing.T, d *Digest, r *rand.Rand, prompts [][]Key) (told []Delta) {
 	const versions = 3
 	var passing []Key
 	for version := range versions {
@@ -79,7 +79,12 @@ func lifeOf(d *Digest, r *rand.Rand, prompts [][]Key) (told []Delta) {
 		for _, k := range passing {
 			d.Add(k)
 		}
-		told = append(told, d.Publish(epoch))
+		published := d.Publish(epoch)
+		read, _, err := ParseDelta(AppendDelta(nil, &published), d.engine.Agent(), d.geometry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told = append(told, read)
 	}
 	return told
 }

@@ -202,7 +202,8 @@ func TestMutePeerIsPassedOverAndNoted(t *testing.T) {
 
 func TestSilentHolderIsTriedUntilItMissesOrIsDead(t *testing.T) {
 	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("what is held. ", 2000) + `"}]}`
-	for silent, tried := range map[time.Duration][]engine.ID{deadAfter * 3 / 4: {"b/0", "a/0"}, deadAfter + 1: {"a/0", "a/0"}} {
+	const period = 30 * time.Second // of heartbeats, as they tell
+	for silent, tried := range map[time.Duration][]engine.ID{3 * period: {"b/0", "a/0"}, 4*period + 1: {"a/0", "a/0"}} {
 		mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
 			p := keysOf(t, openai.RouteChat, body)
 			held := digestOf("b/0", 1, p.Keys...)

@@ -81,7 +81,7 @@ func (m *Mesh) Revoke(serials []string) error {
 	var errs []error
 	var added []string
 	for _, s := range serials {
-		serial, err := parseSerial(s)
+		serial, err := ParseSerial(s)
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("revoke: %w", err))
@@ -114,8 +114,9 @@ func formatSerial(n *big.Int) string {
 // maxSerial is the most hexadecimal digits of a serial number: RFC 5280 (4.1.2.2) allows 20 octets.
 const maxSerial = 40
 
-// parseSerial reads a serial number in the forms in which tools print it: with "serial=", "0x" or colons.
-func parseSerial(s string) (string, error) {
+// ParseSerial reads a serial number in the forms in which tools print it: with "serial=", "0x" or colons. It returns upper-case
+// hexadecimal, as openssl prints it.
+func ParseSerial(s string) (string, error) {
 	digits := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(s), "serial="), "0x")
 	digits = strings.ReplaceAll(digits, ":", "")
 	if digits == "" || len(digits) > maxSerial || strings.Trim(digits, "0123456789abcdefABCDEF") != "" {

@@ -251,7 +251,7 @@ func TestSerialNumbersAsToolsPrintThem(t *testing.T) {
 		"serial=0A1B": "0A1B", "a1b": "0A1B", "0x0a1b": "0A1B", "00:0a:1b": "0A1B", " 7f\n": "7F", "0": "00",
 		"": "", "0A1G": "", "-1": "", "serial=": "", strings.Repeat("1", maxSerial+1): "",
 	} {
-		if got, err := parseSerial(in); got != want || (want == "") != (err != nil) {
+		if got, err := ParseSerial(in); got != want || (want == "") != (err != nil) {
 			t.Errorf("%q: %q, %v, want %q", in, got, err, want)
 		}
 	}

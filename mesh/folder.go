@@ -142,13 +142,13 @@ func AddRevoked(file, comment string, serials ...string) ([]string, error) {
 	}
 	seen := map[string]bool{}
 	for _, s := range known {
-		if serial, err := parseSerial(s); err == nil {
+		if serial, err := ParseSerial(s); err == nil {
 			seen[serial] = true
 		}
 	}
 	var added []string
 	for _, s := range serials {
-		serial, err := parseSerial(s)
+		serial, err := ParseSerial(s)
 		if err != nil {
 			return nil, err
 		}

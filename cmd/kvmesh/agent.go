@@ -42,14 +42,17 @@ type agentCmd struct {
 	Debug           string `help:"Address of the debug server; empty for none." default:"127.0.0.1:7083"`
 	DebugTokenFile  string `help:"File with the token that the debug server asks for; needed when it is not on loopback." placeholder:"FILE"`
 
-	MaxBody      int           `help:"Most bytes of one request's body." default:"67108864"`
-	BodyBudget   int64         `help:"Most bytes of all request bodies held at once." default:"536870912"`
-	QueueLimit   int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
-	QueueTimeout time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
-	Timeout      time.Duration `help:"Longest duration of a request." default:"30m"`
-	DrainTimeout time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
-	Policy       string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load); without it every request is routed by auto." placeholder:"FILE"`
-	Explain      bool          `help:"Send x-kvmesh-engine, -overlap and -reason with answers." default:"true" negatable:""`
+	MaxBody         int           `help:"Most bytes of one request's body." default:"67108864"`
+	BodyBudget      int64         `help:"Most bytes of all request bodies held at once." default:"536870912"`
+	QueueLimit      int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
+	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
+	Timeout         time.Duration `help:"Longest duration of a request." default:"30m"`
+	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
+	Policy          string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load), until the mesh agrees on a policy (kvmesh policy apply); without either every request is routed by auto." placeholder:"FILE"`
+	Data            string        `help:"Folder for what must outlive a restart: this agent's part in the agreed state (policy, cordons, revoked certificates). Agents with one can become voters." placeholder:"DIR"`
+	BootstrapExpect int           `help:"How many agents with a data folder found the group that decides: the same number (3 or 5) on each of them, and more than half of how many they are. Needs data." placeholder:"N"`
+
+	Explain bool `help:"Send x-kvmesh-engine, -overlap and -reason with answers." default:"true" negatable:""`
 
 	LogLevel  slog.Level `help:"debug, info, warn or error." default:"info"`
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
@@ -77,6 +80,7 @@ func (c *agentCmd) node() (node.Config, error) {
 	}
 	n.Logger = c.logger()
 	n.HTTP, n.Debug, n.DrainTimeout = c.HTTP, c.Debug, c.DrainTimeout
+	n.Data, n.BootstrapExpect = c.Data, c.BootstrapExpect
 	n.Forward.MaxBody, n.Forward.BodyBudget = c.MaxBody, c.BodyBudget
 	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
 	n.Forward.Timeout, n.Forward.Explain, n.Forward.Zone = c.Timeout, c.Explain, c.Zone
@@ -98,9 +102,9 @@ func (c *agentCmd) node() (node.Config, error) {
 		n.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	if c.Policy != "" {
-		policy, err := loadPolicy(c.Policy)
+		p, text, err := loadPolicy(c.Policy)
 		errs = append(errs, wrap("policy", err))
-		n.Forward.Policy = policy
+		n.Forward.Policy, n.PolicyText = p, text
 	}
 	for i, spec := range c.Engine {
 		e, err := parseEngine(spec, i)

@@ -19,6 +19,12 @@ type cli struct {
 	Agent     agentCmd         `cmd:"" help:"Run an agent beside one or more engines."`
 	Status    statusCmd        `cmd:"" help:"Print the mesh as an agent sees it."`
 	GossipKey gossipKeyCmd     `cmd:"" name:"gossip-key" help:"Show or rotate the key of a mesh's gossip."`
+	Policy    policyCmd        `cmd:"" help:"Show or change the routing policy of the whole mesh."`
+	Cordon    cordonCmd        `cmd:"" help:"Keep new requests from an engine, or from all engines of an agent."`
+	Uncordon  uncordonCmd      `cmd:"" help:"Lift a cordon."`
+	Drain     drainCmd         `cmd:"" help:"Cordon, and wait until nothing runs there any more."`
+	Revoke    revokeCmd        `cmd:"" help:"Have the whole mesh refuse a certificate, by its serial number."`
+	Raft      raftCmd          `cmd:"" help:"Show or recover the group that decides about policy, cordons and revoked certificates."`
 	Cert      certCmd          `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
 	Demo      demoCmd          `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`
 	Simulate  simulateCmd      `cmd:"" help:"Simulate a mesh in virtual time and compare its decisions with an oracle's and with other routers'."`

@@ -83,7 +83,7 @@ func contains(t *testing.T, s string, texts ...string) {
 
 func TestHelpOfEverySubcommand(t *testing.T) {
 	for command, flag := range map[string]string{
-		"agent": "--engine", "status": "--token-file", "cert": "--mesh-id", "gossip-key list": "--token-file", "gossip-key rotate": "--token-file", "demo": "--seed", "simengine": "--fault-hang", "": "agent",
+		"agent": "--engine", "status": "--token-file", "cert": "--mesh-id", "gossip-key list": "--token-file", "gossip-key rotate": "--token-file", "demo": "--seed", "policy apply": "--dry-run", "cordon": "--for", "drain": "--timeout", "raft recover": "--data", "simengine": "--fault-hang", "": "agent",
 	} {
 		t.Run("kvmesh "+command, func(t *testing.T) {
 			args := append(strings.Fields(command), "--help")

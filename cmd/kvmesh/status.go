@@ -58,6 +58,8 @@ func printStatus(out io.Writer, s *node.Status) {
 	}
 	w.Flush()
 	fmt.Fprintln(out)
+	printAgreed(out, &s.Agreed)
+	fmt.Fprintln(out)
 	printGossipKeys(out, s.GossipKeys)
 	for _, r := range s.Refusals {
 		who := "refused"

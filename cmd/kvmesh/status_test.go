@@ -48,7 +48,11 @@ func exampleStatus() *node.Status {
 			{Agent: "a2", Engine: "a2/engine0", What: forward.DoubtDigest, Count: 2, Last: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC)},
 		},
 		GossipKeys: mesh.GossipKeys{Version: 3, Keys: []string{"00112233aabbccdd", "ffeeddccbbaa0099"}},
-		Notes:      []string{"engine g0 beside this agent is down: requests go to other engines"},
+		Agreed: node.AgreedStatus{
+			Role: "watcher", Index: 14, Policy: node.PolicyStatus{Source: node.SourceFile, Classes: 2},
+			Cordons: []node.CordonStatus{{Agent: "a2", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
+		},
+		Notes: []string{"engine g0 beside this agent is down: requests go to other engines"},
 	}
 }
 
@@ -62,6 +66,10 @@ a2/engine1  fresh  sglang  m         0          0.00s   0%   1.2s      events, u
 AGENT  STATE        CONNECTED  QUIC ADDRESS    ROUND TRIP
 a1     own          true       10.0.0.1:7081   0.00ms
 a2     unreachable  false      [fd00::2]:7081  0.42ms
+
+agreed state: index 14, this agent is a watcher, no quorum: nothing can be changed
+policy: file, 2 classes
+cordoned: a2, by unknown since 2026-01-02T03:04:05Z
 
 gossip keys, version 3
   00112233aabbccdd encrypts
@@ -88,8 +96,8 @@ func TestStatusTables(t *testing.T) {
 
 func TestStatusOfAnEmptyMesh(t *testing.T) {
 	var out strings.Builder
-	printStatus(&out, &node.Status{Agent: "a1", Mesh: "prod"})
-	contains(t, out.String(), "agent a1 of mesh prod: not ready", "ENGINE", "AGENT")
+	printStatus(&out, &node.Status{Agent: "a1", Mesh: "prod", Agreed: node.AgreedStatus{Role: "standby"}})
+	contains(t, out.String(), "agent a1 of mesh prod: not ready", "ENGINE", "AGENT", "agreed state: none yet; this agent is a standby\n")
 }
 
 // debugServer answers as an agent's does, to those who know the token.

@@ -37,7 +37,7 @@ var layers = map[string][]string{
 	"internal/simengine":   {},
 	"internal/spread":      {"cachestate", "forward", "internal/engine"},
 	"internal/simscale":    {"cachestate", "forward", "internal/engine", "internal/spread"},
-	"internal/simulate":    {"cachestate", "engineagent/book", "forward", "internal/engine", "internal/workload"},
+	"internal/simulate":    {"cachestate", "engineagent/book", "forward", "internal/engine", "internal/spread", "internal/workload"},
 	"internal/node":        {"cachestate", "engineagent", "forward", "internal/engine", "internal/openai", "internal/policy", "internal/spread", "mesh", "mesh/agreed"},
 	"internal/simcluster":  {anything},
 	"internal/lint":        {},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -34,6 +35,7 @@ func (n *Node) debugMux() http.Handler {
 	mux.Handle("POST /debug/residency", n.guard(http.HandlerFunc(n.residency)))
 	mux.Handle("GET /debug/gossip-key", n.guard(http.HandlerFunc(n.listGossipKeys)))
 	mux.Handle("POST /debug/gossip-key", n.guard(http.NewCrossOriginProtection().Handler(http.HandlerFunc(n.rotateGossipKey))))
+	n.handleAgreed(mux)
 	mux.Handle("GET /debug/decisions.json", n.guard(jsonOf(func() any { return n.recorder.Events() })))
 	mux.Handle("GET /debug/", n.guard(http.StripPrefix("/debug/", http.FileServerFS(subFS(page, "page")))))
 	mux.Handle("GET /{$}", http.RedirectHandler("/debug/", http.StatusFound))
@@ -82,6 +84,8 @@ func (n *Node) readyz(w http.ResponseWriter, r *http.Request) {
 		why = "the agent drains"
 	case !n.mesh.Settled():
 		why = "the mesh has not settled"
+	case !n.agreement.ready(time.Now()):
+		why = "the agreed state of the mesh is not here yet"
 	}
 	answer(w, n.Ready(), "ready", why)
 }

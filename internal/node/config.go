@@ -17,6 +17,7 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/spread"
 	"github.com/kvmesh/kvmesh/mesh"
+	"github.com/kvmesh/kvmesh/mesh/agreed"
 )
 
 // Config is what a Node is made of. Start from DefaultConfig.
@@ -29,6 +30,15 @@ type Config struct {
 	TLS        *tls.Config // of the ingress; nil for HTTP in clear
 	Debug      string      // address of the debug server; "" for none
 	DebugToken string      // what clients of the debug server must send as a bearer token; "" on loopback only
+
+	// Data is a folder that this agent's part in the agreed state and its own cordons outlive restarts in; "" for none.
+	Data string
+	// BootstrapExpect is how many agents with the same number found the group that decides on the agreed state; 0 for an
+	// agent that joins what others found. See agreed.Config.
+	BootstrapExpect int
+	Agreed          agreed.Timings // zero: those of agreed.DefaultConfig
+	// PolicyText is the text of Forward.Policy; "" for the built-in one.
+	PolicyText string
 
 	DrainTimeout time.Duration // how long streams may take to finish at a stop
 	Logger       *slog.Logger
@@ -56,6 +66,9 @@ type EngineConfig struct {
 	Events engineagent.Events // where its KV events come from; the zero value asks the engine
 }
 
+// maxExpect is the size of the group.
+const maxExpect = agreed.MaxVoters
+
 // maxRanks bounds the number of a data-parallel rank; no server has a thousand.
 const maxRanks = 1024
 
@@ -82,6 +95,8 @@ func (c *Config) Validate() error {
 	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
 	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a token", c.Debug)
 	check(c.DrainTimeout >= 0, "DrainTimeout", "(%v) must not be negative", c.DrainTimeout)
+	check(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect, "BootstrapExpect", "(%d) must be 0 to %d", c.BootstrapExpect, maxExpect)
+	check(c.BootstrapExpect == 0 || c.Data != "", "BootstrapExpect", "(%d) needs a data folder: Data is missing", c.BootstrapExpect)
 	check(len(c.Engines) <= spread.MaxEngines, "Engines", "(%d) must be at most %d", len(c.Engines), spread.MaxEngines)
 	names := map[string]bool{}
 	for _, e := range c.Engines {

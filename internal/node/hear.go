@@ -36,6 +36,8 @@ func (n *Node) ServeStream(ctx context.Context, peer string, kind mesh.Kind, s *
 		err = n.ingress.Owner.ServeProbe(s, n.teller.HeartbeatPeriod())
 	case mesh.KindDigestPull:
 		err = n.teller.ServePull(peer, s)
+	case mesh.KindRaft:
+		n.agreement.group.Serve(s)
 	case mesh.KindFeed:
 		err = n.listener.ServeFeed(peer, s)
 	default:
@@ -59,12 +61,6 @@ func (n *Node) Datagram(peer string, b []byte) {
 		n.log.Debug("probe not served", "peer", peer, "err", err)
 	}
 }
-
-// LocalState implements mesh.StateHandler: the version vector of the digests that this agent has.
-func (n *Node) LocalState() []byte { return n.listener.State(mesh.MaxState) }
-
-// MergeState implements mesh.StateHandler.
-func (n *Node) MergeState(b []byte) { n.listener.MergeState(b) }
 
 // forget drops what is kept of agents that the mesh does not know any more.
 func (n *Node) forget() {

@@ -92,7 +92,8 @@ func TestPullIsASignOfLifeAtBothEnds(t *testing.T) {
 			t.Fatalf("after a silence: %s", got)
 		}
 		vector := append(engine.AppendString(nil, string(e.ID)), byte(cachestate.TierGPU))
-		asker.MergeState(binary.AppendUvarint(binary.AppendUvarint(vector, uint64(e.Generation)), 99))
+		vector = binary.AppendUvarint(binary.AppendUvarint(vector, uint64(e.Generation)), 99)
+		asker.MergeState(appendPart(nil, stateDigests, vector))
 		time.Sleep(100 * time.Millisecond)
 		if got := states(); got != "fresh fresh" {
 			t.Errorf("after a pull: %s", got)

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,20 +36,23 @@ type Node struct {
 	registry *prometheus.Registry
 	start    time.Time
 
-	mesh     *mesh.Mesh
-	index    *cachestate.Tiers
-	view     *forward.View
-	teller   *spread.Teller
-	listener *spread.Listener
-	ingress  *forward.Ingress
-	recorder *forward.Recorder
-	agentsOf []*engineagent.Agent // in order of the config
-	byName   map[string]*engineagent.Agent
-	http     net.Listener
-	debug    net.Listener // nil without a debug server
+	mesh      *mesh.Mesh
+	index     *cachestate.Tiers
+	view      *forward.View
+	teller    *spread.Teller
+	listener  *spread.Listener
+	ingress   *forward.Ingress
+	agreement *agreement
+	recorder  *forward.Recorder
+	agentsOf  []*engineagent.Agent // in order of the config
+	byName    map[string]*engineagent.Agent
+	http      net.Listener
+	debug     net.Listener // nil without a debug server
 
 	serving  atomic.Int64 // request streams of peers
 	draining atomic.Bool
+
+	cordoning sync.Mutex // held while cordons are applied to the engines beside this agent
 }
 
 // New opens the agent's sockets and puts it together. A Node that is never run must be closed.
@@ -69,11 +73,12 @@ func New(c Config) (*Node, error) {
 	}
 	n.view = forward.NewView(c.Mesh.Name, n.index)
 	n.registerMetrics()
-	for _, build := range []func() error{n.buildEngines, n.buildMesh, n.buildIngress, n.buildSpread, n.listen} {
+	for _, build := range []func() error{n.buildEngines, n.buildAgreed, n.buildMesh, n.buildIngress, n.buildSpread, n.listen} {
 		if err := build(); err != nil {
 			return nil, errors.Join(err, n.Close())
 		}
 	}
+	n.agreement.apply(time.Now()) // what the data folder has, before the first request
 	return n, nil
 }
 
@@ -129,6 +134,7 @@ func rankName(rank *int) string {
 func (n *Node) buildMesh() error {
 	c := n.config.Mesh
 	c.Peers, c.Streams, c.Datagrams, c.State = n, n, n, n
+	c.Meta = appendMeta(nil, n.agreement.group.Self())
 	c.Logger, c.Registerer = n.config.Logger.With("component", "mesh"), n.registry
 	var err error
 	n.mesh, err = mesh.New(c)
@@ -217,6 +223,8 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return n.mesh.Run(run) })
 	g.Go(func() error { return n.teller.Run(run) })
+	g.Go(func() error { return n.agreement.group.Run(run) })
+	g.Go(func() error { return n.agreement.run(run) })
 	g.Go(func() error { return n.watch(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
 	select {
@@ -240,9 +248,7 @@ const drainGrace = time.Second
 // moment, and waits for what runs: requests of its own clients and of peers.
 func (n *Node) drain(ingress server) {
 	n.draining.Store(true)
-	for _, a := range n.agentsOf {
-		a.SetCordoned(true)
-	}
+	n.agreement.applyCordons(time.Now())
 	n.teller.Changed()
 	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
@@ -342,6 +348,7 @@ func (n *Node) watch(ctx context.Context) error {
 			return nil
 		case now := <-tick.C:
 			n.view.Tick(now)
+			n.agreement.ready(now)
 		case <-minute.C:
 			n.forget()
 		}
@@ -360,9 +367,10 @@ func (n *Node) watchEngine(ctx context.Context, changed <-chan struct{}) error {
 	}
 }
 
-// Ready reports whether the agent can serve some model, through the mesh or its own engine, and knows the mesh.
+// Ready reports whether the agent can serve some model, through the mesh or its own engine, and knows the mesh and what it has
+// agreed on.
 func (n *Node) Ready() bool {
-	return !n.draining.Load() && n.mesh.Settled() && n.UsableEngines() > 0
+	return !n.draining.Load() && n.mesh.Settled() && n.agreement.ready(time.Now()) && n.UsableEngines() > 0
 }
 
 // UsableEngines returns the number of engines of the mesh that can take a request now.

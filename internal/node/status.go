@@ -30,7 +30,8 @@ type Status struct {
 	Refusals   []RefusalStatus `json:"refusals"`
 	Doubts     []forward.Doubt `json:"doubts"`      // what peers told and is not believed
 	GossipKeys mesh.GossipKeys `json:"gossip_keys"` // fingerprints
-	Notes      []string        `json:"notes"`       // what an operator should know, in words
+	Agreed     AgreedStatus    `json:"agreed"`
+	Notes      []string        `json:"notes"` // what an operator should know, in words
 }
 
 // Counters are what must be zero when nothing runs.
@@ -53,7 +54,7 @@ type AgentStatus struct {
 // EngineStatus is one engine of the mesh.
 type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
-	State          string            `json:"state"` // of its agent, or down, draining or full
+	State          string            `json:"state"` // of its agent, or down, draining, cordoned or full
 	Kind           engine.Kind       `json:"kind"`
 	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
@@ -98,7 +99,7 @@ func (n *Node) Status() Status {
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
 		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
-		Doubts: n.ingress.Doubts(), GossipKeys: n.mesh.GossipKeys(), Notes: n.notes(),
+		Doubts: n.ingress.Doubts(), GossipKeys: n.mesh.GossipKeys(), Agreed: n.agreement.status(now), Notes: n.notes(),
 	}
 	return s
 }
@@ -168,7 +169,11 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 		if len(e.Models) == 0 {
 			s.State = "no model"
 		}
-		if word := flagWord(e.Load.Flags); word != "" && s.State != "unreachable" {
+		word := flagWord(e.Load.Flags)
+		if e.Cordoned && word != stateDraining {
+			word = stateCordoned // its owner does not say so yet
+		}
+		if word != "" && s.State != "unreachable" {
 			s.State = word
 		}
 		for _, d := range s.Digests {
@@ -182,12 +187,18 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 	return out
 }
 
+// The states of an engine that takes nothing new: its owner says so, or only this agent leaves it out yet.
+const (
+	stateDraining = "draining"
+	stateCordoned = "cordoned"
+)
+
 func flagWord(f engine.Flags) string {
 	switch {
 	case f&engine.Down != 0:
 		return "down"
 	case f&engine.Draining != 0:
-		return "draining"
+		return stateDraining
 	case f&engine.Full != 0:
 		return "full"
 	default:
@@ -197,7 +208,7 @@ func flagWord(f engine.Flags) string {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...)
+	notes := append(append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...), n.agreement.notes()...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		a := n.byName[name]
 		if !a.Ready() {

@@ -23,7 +23,7 @@ type Config struct {
 	Jitter time.Duration // mean of what comes on top, exponential
 	Loss   float64       // share of packets
 
-	Seed uint64
+	Seed uint64 // of keys; delays, losses and the moments at which agents begin are drawn anew in each run
 }
 
 // DefaultConfig returns a minute of a mesh at work: engines of two million tokens, on a local network.

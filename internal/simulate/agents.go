@@ -7,6 +7,7 @@ import (
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/spread"
 )
 
 // ingress is an agent that clients reach: its view of the mesh.
@@ -15,7 +16,8 @@ type ingress struct {
 	index  int // of its engine; none when it has none
 	name   string
 	view   *forward.View
-	heard  []uint64 // number of the last heartbeat taken in, by agent
+	heard  []uint64        // number of the last heartbeat taken in, by agent
+	alive  []time.Duration // when the last sign of life came, by agent
 	loads  [1]forward.EngineLoad
 }
 
@@ -49,7 +51,7 @@ func (w *world) agents() int {
 
 // newIngress returns one that has heard every engine's announcement.
 func (p *mesh) newIngress(i int) *ingress {
-	g := &ingress{number: i, index: i, heard: make([]uint64, len(p.w.nodes))}
+	g := &ingress{number: i, index: i, heard: make([]uint64, len(p.w.nodes)), alive: make([]time.Duration, len(p.w.nodes))}
 	if p.w.cfg.Ingresses == p.w.cfg.Engines {
 		g.name = p.w.nodes[i].agent
 	} else {
@@ -71,11 +73,18 @@ func (n *node) announcement() []engine.Engine {
 	}}
 }
 
-// feed takes in the heartbeats that have reached g by now.
+// feed takes in the heartbeats that have reached g by now. A digest is a sign of life too.
 func (p *mesh) feed(g *ingress) {
 	w := p.w
 	for i, n := range w.nodes {
-		if i == g.index || n.beats.sent == g.heard[i] {
+		if i == g.index {
+			continue
+		}
+		if n.told > g.alive[i] {
+			g.alive[i] = n.told
+			g.view.Heard(n.agent, epoch.Add(n.told))
+		}
+		if n.beats.sent == g.heard[i] {
 			continue
 		}
 		number, ok := n.beats.newest(g.heard[i], func(number uint64, sent time.Duration) bool {
@@ -89,6 +98,9 @@ func (p *mesh) feed(g *ingress) {
 		at := b.at + w.drawnDelay(w.cfg.HeartbeatDelay, p.draw(g, i, number)...)
 		g.loads[0] = forward.EngineLoad{Name: n.id.Name(), Load: b.load}
 		g.view.Hear(n.agent, forward.Report{Period: p.heartbeat, Loads: g.loads[:]}, epoch.Add(at))
+		if g.alive[i] = max(g.alive[i], at); g.alive[i] > at {
+			g.view.Heard(n.agent, epoch.Add(g.alive[i]))
+		}
 	}
 }
 
@@ -115,7 +127,7 @@ func (p *mesh) beat(n *node) {
 	l := n.load()
 	n.beats.add(p.w.now, l)
 	report := forward.Report{Period: p.heartbeat, Loads: []forward.EngineLoad{{Name: n.id.Name(), Load: l}}}
-	size := datagramBytes(len(forward.AppendReport(p.buf[:0], report)))
+	size := in(spread.DatagramCost(len(forward.AppendReport(p.buf[:0], report))))
 	p.w.result.heard(size * float64(p.w.agents()-1) * (1 - p.w.cfg.HeartbeatLoss))
 }
 
@@ -132,7 +144,7 @@ func (p *mesh) publish(n *node) {
 			d = n.digest.Full()
 		}
 	}
-	size := streamedBytes(len(cachestate.AppendDelta(p.buf[:0], &d)) + signatureBytes)
+	size := in(spread.FeedCost(len(cachestate.AppendDelta(p.buf[:0], &d))))
 	w.result.heard(size * float64(w.agents()-1))
 	if !w.lost(w.cfg.DigestLoss) {
 		w.at(w.now+w.delay(w.cfg.DigestDelay), event{kind: onDelta, a: int32(n.index), d: w.deltas.put(d)})

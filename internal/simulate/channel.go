@@ -3,29 +3,12 @@ package simulate
 import (
 	"math"
 	"time"
+
+	"github.com/kvmesh/kvmesh/internal/spread"
 )
 
-// The bytes that messages take beside what they say, at IP level.
-const (
-	packetBytes    = 28 + 27 // IPv4, UDP; QUIC's short header and its tag
-	ackBytes       = packetBytes + 6
-	frameBytes     = 3  // of a datagram
-	streamBytes    = 8  // opening and closing a stream
-	signatureBytes = 96 // a digest's: sender, signature
-	fullPacket     = 1200
-)
-
-// datagramBytes is what one datagram costs the agent that gets it. Every second one is answered by an acknowledgement, and
-// those of its own come in.
-func datagramBytes(payload int) float64 {
-	return float64(packetBytes + frameBytes + payload + ackBytes/2)
-}
-
-// streamedBytes is the same for a message on a stream of its own.
-func streamedBytes(payload int) float64 {
-	packets := (payload + fullPacket - 1) / fullPacket
-	return float64(payload + streamBytes + packets*packetBytes + (packets+1)/2*ackBytes)
-}
+// in is what a message costs an agent that gets it and sends as many: the message, and the acknowledgement of its own.
+func in(c spread.Cost) float64 { return float64(c.Bytes + c.AckBytes) }
 
 // delay draws how long a message takes: base, and an exponential part of it on the average.
 func (w *world) delay(base time.Duration) time.Duration {

@@ -7,6 +7,7 @@ import (
 	"github.com/kvmesh/kvmesh/engineagent/book"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
+	"github.com/kvmesh/kvmesh/internal/spread"
 )
 
 // The waits of forward and internal/node that shape what a request sees.
@@ -18,6 +19,7 @@ const (
 	lookAgain    = 100 * time.Millisecond
 	giveUp       = 10 * time.Second // a request for which there is no engine is refused
 	beatQuarters = 4                // least share of a period between two heartbeats
+	probeBytes   = 4                // a probe's kind and number
 )
 
 // mesh is kvmesh: agents that keep digests, loads and views, and decide each for itself.
@@ -77,8 +79,9 @@ func (p *mesh) play(e *event) {
 		w.at(w.now+p.digest, *e)
 		return
 	case onDelta:
-		if d := w.deltas.take(e.d); w.nodes[e.a].life == d.Generation {
+		if d, n := w.deltas.take(e.d), w.nodes[e.a]; n.life == d.Generation {
 			w.index.Apply(&d)
+			n.told = w.now
 		}
 		return
 	case onProbe:
@@ -147,7 +150,7 @@ func (p *mesh) decide(r *request) {
 	}
 	for _, i := range ask {
 		w.result.probe(r)
-		w.result.heard(streamedBytes(0))
+		w.result.heard(in(spread.DatagramCost(probeBytes)))
 		node := int32(w.numbers[x.short[i].ID])
 		if w.lost(w.cfg.ProbeLoss) {
 			p.expect(r, int(node), r.attempt)
@@ -180,7 +183,7 @@ func (p *mesh) probed(e *event) {
 		return
 	}
 	l := n.load()
-	w.result.heard(streamedBytes(len(engine.AppendLoad(p.buf[:0], l)) + len(n.id)))
+	w.result.heard(in(spread.DatagramCost(len(engine.AppendLoad(p.buf[:0], l)) + len(n.id))))
 	answer := *e
 	answer.kind, answer.a = onAnswer, int32(r.ingress)
 	answer.d = p.news.put(news{node: n.index, load: l, candidate: int(e.d)})
@@ -258,7 +261,7 @@ func (p *mesh) land(r *request, n *node, attempt int32) {
 		kind = onNews
 	} else {
 		w.result.bounce(r)
-		w.result.heard(streamedBytes(0))
+		w.result.heard(in(spread.FeedCost(0)))
 	}
 	back.load = n.load()
 	w.forRequest(w.now+w.delay(w.cfg.ProbeDelay/2), r, event{kind: kind, a: int32(r.ingress), c: attempt, d: p.news.put(back)})

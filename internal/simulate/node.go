@@ -36,6 +36,7 @@ type node struct {
 	full    bool               // as the last heartbeat said
 	digest  *cachestate.Digest // nil when no policy reads it
 	beats   beats              // of the heartbeats that this agent sent
+	told    time.Duration      // when the last delta of the digest reached the others
 
 	queued   int // estimated new tokens of requests that were accepted and have had no token; exact policies read it
 	inFlight int // requests that were accepted and have not ended

@@ -105,8 +105,8 @@ func (c *collector) result() Result {
 		busy += n.busy.mean()
 	}
 	requests := float64(max(len(c.ttft), 1))
-	inFlight, flightCoV := spread(flight)
-	_, servedCoV := spread(served)
+	inFlight, flightCoV := variation(flight)
+	_, servedCoV := variation(served)
 	counted := (w.cfg.Span - w.cfg.WarmUp).Seconds()
 	return Result{
 		Seed: w.cfg.Seed, Engines: w.cfg.Engines, Ingresses: w.cfg.Ingresses, Workload: w.cfg.Workload,
@@ -144,8 +144,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
-// spread returns the mean and the coefficient of variation: standard deviation ÷ mean.
-func spread(values []float64) (middle, cov float64) {
+// variation returns the mean and the coefficient of variation: standard deviation ÷ mean.
+func variation(values []float64) (middle, cov float64) {
 	middle = mean(values)
 	if middle == 0 {
 		return 0, 0

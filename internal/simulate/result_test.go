@@ -29,7 +29,7 @@ func TestQuantilesAndSpread(t *testing.T) {
 	if quantile(nil, 0.5) != 0 {
 		t.Error("nothing has a median")
 	}
-	if middle, cov := spread([]float64{1, 3}); middle != 2 || cov != 0.5 {
+	if middle, cov := variation([]float64{1, 3}); middle != 2 || cov != 0.5 {
 		t.Errorf("mean %v and variation %v; want 2 and 0.5", middle, cov)
 	}
 }

@@ -61,3 +61,12 @@ func recoverGroup(folder string, peers []Peer) (err error) {
 	}
 	return errors.Join(raft.RecoverCluster(config, m, s.logs, s.stable, s.snaps, trans, c), fault)
 }
+
+// RecoverAlone is Recover with this agent as the only voter, by the raft id that its folder has.
+func RecoverAlone(folder, agent string) error {
+	id, err := loadID(folder, writeFile)
+	if err != nil {
+		return fmt.Errorf("recover agreed state in %s: %w", folder, err)
+	}
+	return Recover(folder, []Peer{{RaftID: id, Agent: agent}})
+}

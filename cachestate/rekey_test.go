@@ -172,8 +172,9 @@ func TestKeysOfTheOldFormGoWithoutIt(t *testing.T) {
 		{"an ingress is late", bothForms, long, 9, 9},
 		{"all come alone again", nextForm, long, 0, 9},
 		{"the change is taken back", bothForms, long, 9, 9},
-		{"for one", oldForm, long, 9, 5},
-		{"for all", oldForm, short, 9, 0},
+		{"and the shorter one comes in both", bothForms, short, 9, 9},
+		{"for that", oldForm, short, 9, 9},
+		{"for all", oldForm, long, 9, 0},
 	} {
 		b.Rekey(step.form(promptOf(5, step.text...)))
 		var old, next int

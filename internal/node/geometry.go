@@ -10,8 +10,8 @@ import (
 	"github.com/kvmesh/kvmesh/mesh/agreed"
 )
 
-// agreement is what this agent follows: an agreed.Group, or what a test has in its place.
-type agreement interface {
+// decider is an agreed.Group, or what a test has in its place.
+type decider interface {
 	State() *agreed.State
 	Changed() <-chan struct{}
 	Status() agreed.Status
@@ -23,13 +23,17 @@ const steerPeriod = 5 * time.Second
 
 // followGeometry publishes and reads digests in the geometry that the mesh agreed on, and sees to it that it changes where
 // this agent leads.
-func (n *Node) followGeometry(ctx context.Context, g agreement) error {
+func (n *Node) followGeometry(ctx context.Context, g decider) error {
 	tick := time.NewTicker(steerPeriod)
 	defer tick.Stop()
 	var r resizer
+	var used *agreed.State
 	for {
 		changed := g.Changed()
-		n.useGeometry(g.State().Geometry)
+		if s := g.State(); s != used {
+			used = s
+			n.useGeometry(s.Geometry)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -83,7 +87,7 @@ func geometriesOf(c agreed.GeometryChange) (current, next cachestate.Geometry, e
 }
 
 // steerGeometry proposes what is next of a change of geometry. A proposal that fails is made again.
-func (n *Node) steerGeometry(ctx context.Context, g agreement, r *resizer) {
+func (n *Node) steerGeometry(ctx context.Context, g decider, r *resizer) {
 	c := g.State().Geometry
 	seen, err := n.seeDigests(c, time.Now())
 	if err != nil {

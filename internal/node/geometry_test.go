@@ -78,6 +78,7 @@ func (s seat) Propose(_ context.Context, c agreed.Command) (agreed.Result, error
 
 // sit lets nodes follow the council; the first one leads it.
 func (c *council) sit(t *testing.T, nodes ...*Node) {
+	time.Sleep(time.Second) // they begin with what their own group says, which is nothing
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for i, n := range nodes {

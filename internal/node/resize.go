@@ -59,11 +59,11 @@ func (r *resizer) step(c agreed.GeometryChange, seen *digestsSeen, now time.Time
 			kind = agreed.KindGeometryFinish
 		}
 	}
-	return agreed.Command{Kind: kind, Author: author}, kind != ""
+	return agreed.Command{Kind: kind, Author: byItself}, kind != ""
 }
 
-// author is who proposes what nobody asked for.
-const author = "kvmesh"
+// byItself is who proposes what nobody asked for.
+const byItself = "kvmesh"
 
 // grow proposes a larger geometry when a digest has been too full for a while.
 func (r *resizer) grow(c agreed.GeometryChange, seen *digestsSeen, now time.Time) (agreed.Command, bool) {
@@ -77,7 +77,7 @@ func (r *resizer) grow(c agreed.GeometryChange, seen *digestsSeen, now time.Time
 	}
 	next := enlarge(g, seen)
 	return agreed.Command{
-		Kind: agreed.KindGeometry, Author: author,
+		Kind: agreed.KindGeometry, Author: byItself,
 		Geometry: &agreed.Geometry{Bits: uint64(next.Bits), Hashes: int(next.Hashes)},
 	}, next != g
 }

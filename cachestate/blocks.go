@@ -74,6 +74,9 @@ func (b *Blocks) Stats() BlockStats {
 // BlockTokens returns the tokens in a block, 0 when that is not known yet.
 func (b *Blocks) BlockTokens() int { return b.block }
 
+// SetMaxKeys says how many keys renderings are remembered of. What is beyond goes with the next lessons.
+func (b *Blocks) SetMaxKeys(n int) { b.renderings.setMaxKeys(n) }
+
 // Apply takes one event of a rank. Nothing of it is kept.
 func (b *Blocks) Apply(rank int, e *BlockEvent) {
 	switch e.Kind {

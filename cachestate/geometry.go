@@ -42,6 +42,9 @@ func (g Geometry) Validate() error {
 	return errors.Join(errs...)
 }
 
+// String returns the geometry as operators read it.
+func (g Geometry) String() string { return fmt.Sprintf("%d bits and %d hashes", g.Bits, g.Hashes) }
+
 // Locations fills the first Hashes elements of out with the bits that stand for k:
 //
 //	location i = (low + i × (high | 1)) mod Bits

@@ -9,6 +9,7 @@ type Lease struct {
 	state  leaseState
 
 	keys    []Key
+	twins   []Key    // of the keys by another scheme, 0 for none; nil outside of a window
 	tokens  []int64  // between each key's boundary and the one before
 	entries []*entry // of the first keys, each pinned once. Invariant: all of them once prefilled
 	shared  int64    // tokens of the entries that are in the pool for this lease: its hits, and what it stored
@@ -31,6 +32,7 @@ func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
 	l := &Lease{
 		mirror: m,
 		keys:   slices.Clone(p.Keys),
+		twins:  p.twins(),
 		tokens: make([]int64, len(p.Keys)),
 		prompt: tokensAt(p.Bytes, bytesPerToken),
 	}
@@ -39,14 +41,26 @@ func (m *Mirror) Start(p *Prompt, bytesPerToken float64) *Lease {
 		at := max(tokensAt(int64(offset), bytesPerToken), before) // offsets from elsewhere may fall
 		l.tokens[i], before = at-before, at
 	}
-	for _, k := range l.keys[:m.Overlap(l.keys)] {
-		e := m.keys[k]
+	for i := range l.keys {
+		e := m.find(l.keys[i], l.twin(i))
+		if e == nil {
+			break
+		}
+		m.rename(e, l.keys[i], l.twin(i))
 		m.pin(e)
 		l.entries = append(l.entries, e)
 		l.shared += e.tokens
 	}
 	l.hold()
 	return l
+}
+
+// twin returns the key of boundary i by the other scheme, 0 when there is none.
+func (l *Lease) twin(i int) Key {
+	if l.twins == nil {
+		return 0
+	}
+	return l.twins[i]
 }
 
 // Prefilled says that the request has its first token: its keys are resident now, pinned until it ends.
@@ -66,11 +80,12 @@ func (l *Lease) Prefilled() {
 // store makes key i resident, or pins it where another request has stored it meanwhile: then the copy stays held.
 func (l *Lease) store(i int) {
 	m := l.mirror
-	e := m.keys[l.keys[i]]
+	e := m.find(l.keys[i], l.twin(i))
 	if e != nil {
+		m.rename(e, l.keys[i], l.twin(i))
 		m.pin(e)
 	} else {
-		e = m.insert(l.keys[i], l.tokens[i])
+		e = m.insert(l.keys[i], l.twin(i), l.tokens[i])
 		l.shared += e.tokens
 	}
 	l.entries = append(l.entries, e)

@@ -313,22 +313,12 @@ func (s *lesson) commit() {
 func (s *lesson) move(at int32, i int, before int32) {
 	b, r := s.b, &s.b.renderings
 	e := &r.list[at]
+	e.retired = false
 	if e.tokens != s.position[i] {
 		e.tokens, e.exact = s.position[i], false
 	}
 	if i == len(s.p.Keys)-1 && int64(s.p.Offsets[i]) == s.p.Bytes {
 		e.tokens, e.exact = s.tokens, true
 	}
-	if e.before != before {
-		r.show(at, 0)
-		e.before = before
-	}
-	if node := s.node(e.tokens); node != e.node {
-		old := e.node
-		r.show(at, 0)
-		r.leave(&b.tree, at)
-		r.place(&b.tree, at, node)
-		b.tree.prune(old)
-	}
-	r.refresh(b, at)
+	r.hang(b, at, before, s.node(e.tokens))
 }

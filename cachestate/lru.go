@@ -4,6 +4,7 @@ package cachestate
 // sequence behind its last key, which has no key of its own.
 type entry struct {
 	key    Key
+	twin   Key  // the same boundary by another key scheme, within the window of both; else 0
 	keyed  bool // false for a rest
 	tokens int64
 	pins   int    // leases that hold it. Invariant: it is on the list of releases if and only if pins is 0
@@ -13,6 +14,17 @@ type entry struct {
 	of   *entry // for a rest: that key; nil when its prompt had no keys
 
 	prev, next *entry
+}
+
+// names are the keys of the boundary that it ends at.
+func (e *entry) names() []Key {
+	switch {
+	case !e.keyed:
+		return nil
+	case e.twin == 0:
+		return []Key{e.key}
+	}
+	return []Key{e.key, e.twin}
 }
 
 // releases is the list of entries that may be evicted, in the order in which they will be. Invariant: stamps ascend.

@@ -1,5 +1,7 @@
 package cachestate
 
+import "slices"
+
 // Mirror is the owner's own model of the cache of an engine that tells nothing. It imitates what paged engines do: one
 // pool of tokens; what running requests hold cannot be evicted; what they leave is evicted in the order in which they
 // ended, the tail of each first. It is for one goroutine or under one lock, and so are its leases.
@@ -56,6 +58,12 @@ func (m *Mirror) SetCapacity(tokens int64) {
 	m.evict()
 }
 
+// SetMaxKeys says how many keys may be resident, and evicts what is beyond.
+func (m *Mirror) SetMaxKeys(n int) {
+	m.maxKeys = n
+	m.evict()
+}
+
 // Tokens returns how many tokens of the pool are in use. It is above the capacity while running requests alone are.
 func (m *Mirror) Tokens() int64 { return m.stored + m.held }
 
@@ -75,20 +83,57 @@ func (m *Mirror) drop(e *entry) {
 	m.releases.remove(e)
 	m.stored -= e.tokens
 	if e.keyed {
-		delete(m.keys, e.key)
-		m.changed(e.key, false)
+		m.forget(e)
 	} else if e.of != nil && e.of.rest == e {
 		e.of.rest = nil
 	}
 }
 
-// insert makes a key resident and pinned once.
-func (m *Mirror) insert(k Key, tokens int64) *entry {
+// insert makes a key resident and pinned once, and its twin with it unless that is 0.
+func (m *Mirror) insert(k, twin Key, tokens int64) *entry {
 	e := &entry{key: k, keyed: true, tokens: tokens, pins: 1}
 	m.keys[k] = e
 	m.stored += tokens
 	m.changed(k, true)
+	m.rename(e, k, twin)
 	return e
+}
+
+// find returns the entry of a boundary by either of its keys, nil when there is none.
+func (m *Mirror) find(k, twin Key) *entry {
+	if e := m.keys[k]; e != nil || twin == 0 {
+		return e
+	}
+	return m.keys[twin]
+}
+
+// rename gives an entry the keys that a request has for it, of which the first found it or is new. So those of a scheme that
+// no request is keyed by any more go. A twin that another entry has stays there.
+func (m *Mirror) rename(e *entry, k, twin Key) {
+	if e.key == k && e.twin == twin {
+		return
+	}
+	if has := m.keys[twin]; has != nil && has != e {
+		twin = 0
+	}
+	m.forget(e, k, twin)
+	e.key, e.twin = k, twin
+	for _, name := range e.names() {
+		if m.keys[name] == nil {
+			m.keys[name] = e
+			m.changed(name, true)
+		}
+	}
+}
+
+// forget ends the residency of the keys of an entry but for those that it keeps.
+func (m *Mirror) forget(e *entry, keep ...Key) {
+	for _, name := range e.names() {
+		if !slices.Contains(keep, name) {
+			delete(m.keys, name)
+			m.changed(name, false)
+		}
+	}
 }
 
 func (m *Mirror) pin(e *entry) {

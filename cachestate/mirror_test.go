@@ -249,6 +249,28 @@ func drawPrompt(t *rapid.T) *Prompt {
 }
 
 func TestMirrorAgreesWithPlainMirror(t *testing.T) {
+	t.Run("one scheme", func(t *testing.T) { testMirrorAgreesWithPlainMirror(t, func(p *Prompt) *Prompt { return p }) })
+	t.Run("two", func(t *testing.T) { testMirrorAgreesWithPlainMirror(t, inBoth) })
+}
+
+// inBoth is a prompt with the keys of another scheme too.
+func inBoth(p *Prompt) *Prompt {
+	p.Next = inNext(p)
+	return p
+}
+
+// inNext is a prompt as the other scheme keys it.
+func inNext(p *Prompt) *Prompt {
+	next := p.Clone()
+	for i := range next.Keys {
+		next.Keys[i] = ^next.Keys[i]
+	}
+	return next
+}
+
+func testMirrorAgreesWithPlainMirror(t *testing.T, keyed func(*Prompt) *Prompt) {
+	t.Helper()
+	schemes := len(keyed(&Prompt{}).Forms())
 	rapid.Check(t, func(t *rapid.T) {
 		block := rapid.SampledFrom([]int{1, 16}).Draw(t, "block")
 		resident := map[Key]bool{}
@@ -271,7 +293,7 @@ func TestMirrorAgreesWithPlainMirror(t *testing.T) {
 		}
 		actions := map[string]func(*rapid.T){
 			"start": func(t *rapid.T) {
-				p := drawPrompt(t)
+				p := keyed(drawPrompt(t))
 				leases = append(leases, m.Start(p, 4))
 				twin.start(p)
 			},
@@ -300,7 +322,7 @@ func TestMirrorAgreesWithPlainMirror(t *testing.T) {
 				m.SetCapacity(twin.capacity)
 				twin.evict()
 			},
-			"": func(t *rapid.T) { compareMirrors(t, m, twin, resident) },
+			"": func(t *rapid.T) { compareMirrors(t, m, twin.residentIn(schemes), twin, resident) },
 		}
 		for range 5 {
 			t.Repeat(actions)
@@ -308,9 +330,9 @@ func TestMirrorAgreesWithPlainMirror(t *testing.T) {
 	})
 }
 
-func compareMirrors(t *rapid.T, m *Mirror, twin *plainMirror, resident map[Key]bool) {
+func compareMirrors(t *rapid.T, m *Mirror, want []Key, twin *plainMirror, resident map[Key]bool) {
 	keys := slices.Sorted(maps.Keys(m.keys))
-	if diff := cmp.Diff(twin.resident(), keys, cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, keys, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("resident keys (-want +got):\n%s", diff)
 	}
 	told := 0
@@ -335,6 +357,48 @@ func compareMirrors(t *rapid.T, m *Mirror, twin *plainMirror, resident map[Key]b
 	p := drawPrompt(t)
 	if n := m.Overlap(p.Keys); slices.ContainsFunc(p.Keys[n:], func(k Key) bool { return m.keys[k] != nil }) {
 		t.Fatalf("a key is resident after one that is not")
+	}
+}
+
+// Through a window of two schemes what is held is found by the new one as far as requests came in both, nothing counts twice,
+// and keys of the old one go with the requests that come in the new one alone.
+func TestMirrorChangesItsScheme(t *testing.T) {
+	m := NewMirror(1000, 1, plenty, nothing)
+	old := func(sizes ...int) *Prompt { return turns(sizes...) }
+	both := func(sizes ...int) *Prompt { return inBoth(turns(sizes...)) }
+	next := func(sizes ...int) *Prompt { return inNext(turns(sizes...)) }
+	for _, step := range []struct {
+		name              string
+		serve             *Prompt
+		overlaps          [2]int // of the conversation in the old scheme and in the next
+		keys, turnsInPool int
+	}{
+		{"before", old(400, 400), [2]int{3, 0}, 3, 2},
+		{"in the window", both(400, 400), [2]int{3, 3}, 6, 2},
+		{"another in the window", both(404, 400), [2]int{3, 3}, 10, 4},
+		{"by an ingress that has not heard of it", old(400, 400), [2]int{3, 0}, 7, 4},
+		{"again in the window", both(400, 400), [2]int{3, 3}, 10, 4},
+		{"after it", next(400, 400), [2]int{0, 3}, 7, 4},
+		{"by an ingress that is late", both(400, 400), [2]int{3, 3}, 10, 4},
+		{"after it again", next(400, 400), [2]int{0, 3}, 7, 4},
+	} {
+		serve(m, step.serve, 0)
+		got := [2]int{m.Overlap(old(400, 400).Keys), m.Overlap(next(400, 400).Keys)}
+		if got != step.overlaps || len(m.keys) != step.keys || m.Tokens() > int64(step.turnsInPool)*101 {
+			t.Errorf("%s: overlaps %v, %d keys, %d tokens", step.name, got, len(m.keys), m.Tokens())
+		}
+	}
+	if m.SetCapacity(0); len(m.keys) != 1 { // that of the root
+		t.Errorf("%d keys without room", len(m.keys))
+	}
+}
+
+// Two schemes may not have their boundaries at the same places. No key stands for more than its prefix then.
+func TestTwinsStandForNoMoreThanTheirPrefix(t *testing.T) {
+	p := &Prompt{Keys: []Key{1, 2, 3, 4}, Offsets: []uint32{0, 512, 1000, 1500}}
+	p.Next = &Prompt{Keys: []Key{11, 12, 13, 14, 15}, Offsets: []uint32{0, 700, 800, 1500, 1600}}
+	if got, want := p.twins(), []Key{11, 0, 12, 13}; !slices.Equal(got, want) {
+		t.Errorf("twins %v, want %v", got, want)
 	}
 }
 

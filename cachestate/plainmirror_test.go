@@ -170,3 +170,15 @@ func (m *plainMirror) resident() []Key {
 	slices.Sort(keys)
 	return keys
 }
+
+// residentIn is resident with the keys of so many schemes.
+func (m *plainMirror) residentIn(schemes int) []Key {
+	keys := m.resident()
+	for _, k := range keys {
+		if schemes > 1 {
+			keys = append(keys, ^k)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}

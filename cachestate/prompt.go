@@ -20,6 +20,11 @@ type Prompt struct {
 	Sure int
 	// Turn is what the prompt's last message is.
 	Turn Turn
+	// Next is the same prompt by the key scheme that is being changed to, within the window in which both are computed; else
+	// nil. It has no Next of its own.
+	Next *Prompt
+	// Alike says of a Next that it is of the same walk: what lies before an offset is the same in both.
+	Alike bool
 
 	hasher *hasher // scratch of Scheme.Prompt, kept so that filling a Prompt again allocates nothing
 }
@@ -52,8 +57,39 @@ func (t Turn) Valid() bool { return t < numTurns }
 func (p *Prompt) Clone() *Prompt {
 	return &Prompt{
 		Keys: slices.Clone(p.Keys), Offsets: slices.Clone(p.Offsets), Odd: slices.Clone(p.Odd), High: slices.Clone(p.High),
-		Bytes: p.Bytes, Sure: p.Sure, Turn: p.Turn,
+		Bytes: p.Bytes, Sure: p.Sure, Turn: p.Turn, Next: p.Next.cloneNext(), Alike: p.Alike,
 	}
+}
+
+func (p *Prompt) cloneNext() *Prompt {
+	if p == nil {
+		return nil
+	}
+	return p.Clone()
+}
+
+// Forms returns the prompt and, within a window, its Next.
+func (p *Prompt) Forms() []*Prompt {
+	if p.Next == nil {
+		return []*Prompt{p}
+	}
+	return []*Prompt{p, p.Next}
+}
+
+// twins returns for each key of p the one of its Next that stands for about as much: the first that no key before it has
+// and whose boundary does not lie behind; 0 where there is none.
+func (p *Prompt) twins() []Key {
+	if p.Next == nil {
+		return nil
+	}
+	twins, j := make([]Key, len(p.Keys)), 0
+	for i := range p.Keys {
+		if j < min(len(p.Next.Keys), len(p.Next.Offsets)) && i < len(p.Offsets) && p.Next.Offsets[j] <= p.Offsets[i] {
+			twins[i] = p.Next.Keys[j]
+			j++
+		}
+	}
+	return twins
 }
 
 // TotalTokens estimates the prompt's length in tokens at the given content bytes per token.

@@ -15,6 +15,9 @@ type rendering struct {
 	fickle bool  // no later prompt has shown yet that the rendering stays: see Prompt.Sure
 	shown  uint8 // tiers in which the key counts as resident
 
+	twin    Key  // of the same boundary in the prompt's other form, which it came in too; else 0
+	retired bool // prompts with the key came in the other form alone since then
+
 	output int32 // tokens of the answer that followed, where the key ends a prompt; else 0
 	before int32 // the key before it in its prompt, or noRendering
 	after  int32 // shown renderings that have this one before them
@@ -42,16 +45,22 @@ type renderings struct {
 	stands  func(*rendering) bool // Blocks.stands
 
 	newest, oldest int32
+	twins          int // renderings that have one
 	habits         habits
 	density        density
 }
 
 func newRenderings(maxKeys int, changed func(t Tier, k Key, resident bool)) renderings {
-	return renderings{
-		keys: map[Key]int32{}, maxKeys: max(maxKeys, 4*MaxKeys), changed: changed, newest: noRendering, oldest: noRendering,
+	r := renderings{
+		keys: map[Key]int32{}, changed: changed, newest: noRendering, oldest: noRendering,
 		habits: newHabits(), density: newDensity(),
 	}
+	r.setMaxKeys(maxKeys)
+	return r
 }
+
+// setMaxKeys bounds the keys, at more than the longest prompt has.
+func (r *renderings) setMaxKeys(n int) { r.maxKeys = max(n, 4*MaxKeys) }
 
 // get returns the rendering of a key, nil when there is none. It is valid until the next add.
 func (r *renderings) get(k Key) *rendering {
@@ -91,6 +100,7 @@ func (r *renderings) dropOldest(t *blockTree) bool {
 	e := &r.list[i]
 	r.unlink(i)
 	r.leave(t, i)
+	r.setTwin(e, 0)
 	delete(r.keys, e.key)
 	node := e.node
 	for j := range r.list { // keys behind it are older still, so there is seldom one
@@ -199,7 +209,7 @@ func (r *renderings) refresh(b *Blocks, i int32) {
 
 // stands reports whether a key counts for itself. One that lies in no block, or whose rendering cannot be relied on, is
 // there for the sake of those behind it: a walk over keys ends at the first that is missing.
-func (b *Blocks) stands(e *rendering) bool { return e.node != rootNode && b.trusts(e) }
+func (b *Blocks) stands(e *rendering) bool { return e.node != rootNode && !e.retired && b.trusts(e) }
 
 // tiersOf returns the tiers in which a rendering's key is resident.
 func (b *Blocks) tiersOf(e *rendering) uint8 {

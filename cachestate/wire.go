@@ -38,11 +38,21 @@ func appendHead(b []byte, d *Delta) []byte {
 	b = engine.AppendString(b, d.Engine.Name())
 	b = append(b, byte(d.Tier))
 	b = binary.AppendUvarint(b, uint64(d.Generation))
-	b = append(b, byte(bits.TrailingZeros32(d.Geometry.Bits)), d.Geometry.Hashes)
+	b = AppendGeometry(b, d.Geometry)
 	b = binary.AppendUvarint(b, d.To)
 	b = binary.AppendUvarint(b, d.To-d.From)
 	b = binary.LittleEndian.AppendUint64(b, d.Checksum)
 	return binary.AppendUvarint(b, uint64(d.Keys))
+}
+
+// AppendGeometry appends the wire form of g: log2 of its bits, its hashes.
+func AppendGeometry(b []byte, g Geometry) []byte {
+	return append(b, byte(bits.TrailingZeros32(g.Bits)), g.Hashes)
+}
+
+// ReadGeometry reads what AppendGeometry wrote. It may be of no use: see Geometry.Validate.
+func ReadGeometry(r *engine.Reader) Geometry {
+	return Geometry{Bits: 1 << min(r.Byte(), 31), Hashes: r.Byte()}
 }
 
 func appendBody(b []byte, d *Delta) []byte {
@@ -78,14 +88,14 @@ func (d *Delta) shorterByKeys() bool {
 var ErrGeometry = errors.New("digest of another geometry")
 
 // ParseDelta reads one delta of an engine of owner and returns the bytes after it. What it returns keeps nothing of b. Fields
-// that a newer version writes behind those known here are skipped. The geometry g of the mesh must be valid. A delta of another
-// one is an ErrGeometry before its body is looked at, so that at most 43 times what was given is allocated, and for a whole
-// digest g.Bits/8 bytes; of it alone the engine and the bytes after it are returned.
-func ParseDelta(b []byte, owner string, g Geometry) (d Delta, rest []byte, err error) {
+// that a newer version writes behind those known here are skipped. The geometries that the mesh takes digests of must be valid.
+// A delta of another one is an ErrGeometry before its body is looked at, so that at most 43 times what was given is allocated,
+// and for a whole digest an eighth of its bits; of it alone the engine and the bytes after it are returned.
+func ParseDelta(b []byte, owner string, taken ...Geometry) (d Delta, rest []byte, err error) {
 	r := engine.NewReader(b)
 	fields := r.Bytes(math.MaxInt32)
 	if err = r.Err(); err == nil {
-		d, err = parseFields(fields, owner, g)
+		d, err = parseFields(fields, owner, taken)
 	}
 	if errors.Is(err, ErrGeometry) {
 		return Delta{Engine: d.Engine}, r.Rest(), fmt.Errorf("parse delta: %w", err)
@@ -96,14 +106,14 @@ func ParseDelta(b []byte, owner string, g Geometry) (d Delta, rest []byte, err e
 	return d, r.Rest(), nil
 }
 
-func parseFields(b []byte, owner string, g Geometry) (d Delta, err error) {
+func parseFields(b []byte, owner string, taken []Geometry) (d Delta, err error) {
 	r := engine.NewReader(b)
 	body := parseHead(r, &d, owner)
 	if err = r.Err(); err != nil {
 		return d, err
 	}
-	if d.Geometry != g {
-		return d, fmt.Errorf("%w: %d bits and %d hashes in a mesh of %d and %d", ErrGeometry, d.Geometry.Bits, d.Geometry.Hashes, g.Bits, g.Hashes)
+	if !slices.Contains(taken, d.Geometry) {
+		return d, fmt.Errorf("%w: %v in a mesh of %v", ErrGeometry, d.Geometry, taken)
 	}
 	if err = parseBody(r, &d, body); err != nil {
 		return d, err
@@ -116,8 +126,7 @@ func parseHead(r *engine.Reader, d *Delta, owner string) (body byte) {
 	d.Engine = engine.MakeID(owner, r.Name(maxName))
 	d.Tier = Tier(r.Byte())
 	d.Generation = engine.Generation(r.Uvarint())
-	d.Geometry.Bits = uint32(1) << min(r.Byte(), 31)
-	d.Geometry.Hashes = r.Byte()
+	d.Geometry = ReadGeometry(r)
 	d.To = r.Uvarint()
 	d.From = d.To - r.Uvarint() // wraps above To when the difference lies; validate refuses that
 	d.Checksum = r.Uint64()

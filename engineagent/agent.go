@@ -37,7 +37,8 @@ type Agent struct {
 	density    *cachestate.Density
 	evidence   evidence
 	cache      *cache
-	blocks     *cachestate.Blocks // nil until KV events are followed; outlives a cache
+	geometries []cachestate.Geometry // that digests are published in
+	blocks     *cachestate.Blocks    // nil until KV events are followed; outlives a cache
 	events     eventState
 	followers  []*kvevents.Follower
 	adapters   map[string]bool // names of models that are adapters
@@ -65,9 +66,10 @@ func New(cfg Config) (*Agent, error) {
 			CapacityTokens: cfg.CapacityTokens, MaxRunning: cfg.MaxRunning, Residency: engine.ResidencyMirror, Scale: 1,
 			Zone: cfg.Zone,
 		},
-		reuses:   true,
-		density:  cachestate.NewDensity(),
-		evidence: evidence{scale: 1, first: 1, trust: 1},
+		reuses:     true,
+		geometries: []cachestate.Geometry{cfg.Geometry},
+		density:    cachestate.NewDensity(),
+		evidence:   evidence{scale: 1, first: 1, trust: 1},
 	}
 	b := book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), Window: a.windowLocked(), ShortestFirst: true}, now)
 	b.SetDown(true)
@@ -78,7 +80,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.book.told = a.book.news()
 	a.alive, a.kill = context.WithCancelCause(context.Background())
-	a.cache = newCache(&a.engine, cfg.Geometry, a.capacityLocked(), nil)
+	a.cache = newCache(&a.engine, a.geometries, a.capacityLocked(), nil)
 	a.metrics = newInstruments(a)
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(a.metrics); err != nil {
@@ -145,36 +147,27 @@ func (a *Agent) NoteUnreachable() {
 	}
 }
 
-// Publish ends the current version of each tier's digest and returns the changes since the one before. A tier that the
-// engine never used has none.
+// Publish ends the current version of each digest and returns the changes since the one before. A tier that the engine
+// never used has none.
 func (a *Agent) Publish() []cachestate.Delta {
-	return a.eachDigest(func(d *cachestate.Digest) cachestate.Delta { return d.Publish(a.cfg.Now()) })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cache.digests.Publish(a.cfg.Now())
 }
 
 // Digests returns the whole digests as last published.
-func (a *Agent) Digests() []cachestate.Delta { return a.eachDigest((*cachestate.Digest).Full) }
-
-func (a *Agent) eachDigest(get func(*cachestate.Digest) cachestate.Delta) []cachestate.Delta {
+func (a *Agent) Digests() []cachestate.Delta {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var out []cachestate.Delta
-	for _, d := range a.cache.digests {
-		if d != nil {
-			out = append(out, get(d))
-		}
-	}
-	return out
+	return a.cache.digests.Full()
 }
 
-// DeltasSince returns the change of a tier's digest from version to the last published one. ok is false when that is no
-// longer known: the asker then needs the whole digest. Versions are those of the current generation.
-func (a *Agent) DeltasSince(t cachestate.Tier, version uint64) (d cachestate.Delta, ok bool) {
+// DeltasSince returns the change of a digest from version to the last published one. ok is false when that is no longer
+// known: the asker then needs the whole digest. Versions are those of the current generation.
+func (a *Agent) DeltasSince(g cachestate.Geometry, t cachestate.Tier, version uint64) (d cachestate.Delta, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if int(t) >= len(a.cache.digests) || a.cache.digests[t] == nil {
-		return cachestate.Delta{}, false
-	}
-	return a.cache.digests[t].Since(version)
+	return a.cache.digests.Since(g, t, version)
 }
 
 // notify tells the receiver of Changed that there is news.

@@ -47,7 +47,7 @@ type Config struct {
 	// idle between two.
 	PrefillStep int
 
-	Geometry cachestate.Geometry // of the digest: the mesh's
+	Geometry cachestate.Geometry // of the digests until SetGeometries: the mesh's
 
 	// Events says where the engine's KV events come from; the zero value asks the engine.
 	Events Events

@@ -105,7 +105,7 @@ func (a *Agent) noteFollowed(ranks int) {
 	if a.blocks != nil {
 		return
 	}
-	a.blocks = cachestate.NewBlocks(0, maxBlocks, keysPerDigest*a.cfg.Geometry.MaxKeys(),
+	a.blocks = cachestate.NewBlocks(0, maxBlocks, keysPerDigest*mostKeys(a.geometries),
 		func(t cachestate.Tier, k cachestate.Key, resident bool) { a.cache.change(t, k, resident) })
 	a.cache.blocks = a.blocks
 }

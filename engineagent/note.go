@@ -160,7 +160,7 @@ func (a *Agent) renewLocked() {
 	a.engine = e
 	a.book.update(func(b *book.Book) { b.SetGeneration(e.Generation) })
 	muted := a.cache.muted
-	a.cache = newCache(&a.engine, a.cfg.Geometry, a.capacityLocked(), a.blocks)
+	a.cache = newCache(&a.engine, a.geometries, a.capacityLocked(), a.blocks)
 	a.cache.muted = muted
 	a.notify()
 }

@@ -16,24 +16,20 @@ type cache struct {
 	mirror      *cachestate.Mirror
 	blocks      *cachestate.Blocks // of the engine, not of this life; nil where nothing follows KV events
 	blockTokens int                // of the mirror
-	maxKeys     int                // what a digest takes
+	maxKeys     int                // what each digest takes
 	used        bool               // a request was started in the mirror
 	muted       bool               // the mirror's keys are not to be advertised
 	repeat      float64            // share of an answer that the next prompt repeats; running mean
 
-	engine   engine.ID
-	geometry cachestate.Geometry
-	gen      engine.Generation
-	digests  []*cachestate.Digest // by tier; nil for one that holds nothing so far
-	mirrored map[cachestate.Key]struct{}
+	digests  *cachestate.Digests
+	mirrored map[cachestate.Key]struct{} // keys of the mirror that are advertised
 }
 
-func newCache(e *engine.Engine, g cachestate.Geometry, capacityTokens int64, blocks *cachestate.Blocks) *cache {
+func newCache(e *engine.Engine, geometries []cachestate.Geometry, capacityTokens int64, blocks *cachestate.Blocks) *cache {
 	c := &cache{
-		blocks: blocks, blockTokens: e.BlockTokens, maxKeys: g.MaxKeys(),
-		engine: e.ID, geometry: g, gen: e.Generation, mirrored: map[cachestate.Key]struct{}{},
+		blocks: blocks, blockTokens: e.BlockTokens, maxKeys: mostKeys(geometries),
+		digests: cachestate.NewDigests(e.ID, e.Generation, geometries), mirrored: map[cachestate.Key]struct{}{},
 	}
-	c.digest(cachestate.TierGPU)
 	c.mirror = c.newMirror(capacityTokens)
 	if blocks != nil {
 		blocks.Each(c.change)
@@ -41,23 +37,12 @@ func newCache(e *engine.Engine, g cachestate.Geometry, capacityTokens int64, blo
 	return c
 }
 
-// digest returns the digest of a tier.
-func (c *cache) digest(t cachestate.Tier) *cachestate.Digest {
-	for len(c.digests) <= int(t) {
-		c.digests = append(c.digests, nil)
-	}
-	if c.digests[t] == nil {
-		c.digests[t] = cachestate.NewDigest(c.engine, t, c.gen, c.geometry)
-	}
-	return c.digests[t]
-}
-
 // change puts a key that lies in known blocks into a digest, or takes it out.
 func (c *cache) change(t cachestate.Tier, k cachestate.Key, resident bool) {
 	if resident {
-		c.digest(t).Add(k)
+		c.digests.Add(t, k)
 	} else {
-		c.digest(t).Remove(k)
+		c.digests.Remove(t, k)
 	}
 }
 

@@ -149,10 +149,10 @@ func (s *benchSource) Digests() []cachestate.Delta {
 }
 
 // DeltasSince implements spread.Source.
-func (s *benchSource) DeltasSince(t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
+func (s *benchSource) DeltasSince(g cachestate.Geometry, t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t != cachestate.TierGPU {
+	if t != cachestate.TierGPU || g != cachestate.DefaultGeometry() {
 		return cachestate.Delta{}, false
 	}
 	return s.digest.Since(version)

@@ -21,17 +21,18 @@ type DigestStatus struct {
 	Age      float64 `json:"age_s"` // since it was last known to be its owner's last; negative for engines beside this agent
 }
 
-// digests returns the digests of an engine that are here, the fastest tier's first.
+// digests returns the digests of an engine that decisions see, the fastest tier's first.
 func (n *Node) digests(id engine.ID, ages map[spread.DigestID]time.Duration) []DigestStatus {
 	out := []DigestStatus{}
 	for t := cachestate.TierGPU; t.Valid(); t++ {
-		v, ok := n.listener.Have(spread.DigestID{Engine: id, Tier: t})
+		digest := spread.DigestID{Engine: id, Tier: t, Geometry: n.index.Geometry()}
+		v, ok := n.listener.Have(digest)
 		if !ok {
 			continue
 		}
 		index := n.index.Tier(t)
 		s := DigestStatus{Tier: t.String(), Version: v.Number, Checksum: fmt.Sprintf("%016x", v.Checksum), Keys: index.Keys(id), Fill: index.Fill(id), Age: -1}
-		if age, heard := ages[spread.DigestID{Engine: id, Tier: t}]; heard {
+		if age, heard := ages[digest]; heard {
 			s.Age = age.Seconds()
 		}
 		out = append(out, s)
@@ -95,8 +96,9 @@ func (c *digestCollector) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	routed := c.n.index.Geometry()
 	for id, age := range c.n.listener.DigestAges(time.Now()) {
-		if _, here := c.n.listener.Have(id); here {
+		if _, here := c.n.listener.Have(id); here && id.Geometry == routed {
 			send(digestAge, age.Seconds(), string(id.Engine), id.Tier.String())
 		}
 	}

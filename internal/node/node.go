@@ -225,6 +225,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.teller.Run(run) })
 	g.Go(func() error { return n.agreement.group.Run(run) })
 	g.Go(func() error { return n.agreement.run(run) })
+	g.Go(func() error { return n.followGeometry(run, n.agreement.group) })
 	g.Go(func() error { return n.watch(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
 	select {

@@ -85,9 +85,9 @@ func (s *churning) Digests() []cachestate.Delta {
 }
 
 // DeltasSince implements spread.Source.
-func (s *churning) DeltasSince(t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
+func (s *churning) DeltasSince(g cachestate.Geometry, t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
 	if t != churnTier {
-		return s.Source.DeltasSince(t, version)
+		return s.Source.DeltasSince(g, t, version)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

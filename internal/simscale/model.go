@@ -184,7 +184,7 @@ func (m *model) sample(now time.Time) {
 }
 
 func (m *model) sampleDigest(l, owner *agent, now time.Time) {
-	have, ok := l.listener.Have(spread.DigestID{Engine: engineOf(owner.name), Tier: cachestate.TierGPU})
+	have, ok := l.listener.Have(spread.DigestID{Engine: engineOf(owner.name), Tier: cachestate.TierGPU, Geometry: cachestate.DefaultGeometry()})
 	if !ok || have.Generation != generation {
 		m.unknown++
 		return

@@ -73,10 +73,10 @@ func (s *source) Digests() []cachestate.Delta {
 }
 
 // DeltasSince implements spread.Source.
-func (s *source) DeltasSince(t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
+func (s *source) DeltasSince(g cachestate.Geometry, t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t != cachestate.TierGPU {
+	if t != cachestate.TierGPU || g != cachestate.DefaultGeometry() {
 		return cachestate.Delta{}, false
 	}
 	d, ok := s.digest.Since(version)

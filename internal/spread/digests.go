@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/forward"
+	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
 // Why a digest is not believed.
@@ -21,15 +22,22 @@ func (l *Listener) hearDigests(peer string, o *owner, b []byte) error {
 	if l.foreign(peer) {
 		return nil
 	}
+	taken, known, unknown := l.Index.Geometries(), map[engine.ID]bool{}, map[engine.ID]error{}
 	for len(b) > 0 {
-		d, rest, err := cachestate.ParseDelta(b, peer, l.Index.Geometry())
+		d, rest, err := cachestate.ParseDelta(b, peer, taken...)
 		switch b = rest; {
 		case errors.Is(err, cachestate.ErrGeometry):
-			l.Doubt(peer, d.Engine, forward.DoubtGeometry, err)
+			unknown[d.Engine] = err
 		case err != nil:
 			return fmt.Errorf("parse digest: %w", err)
 		default:
+			known[d.Engine] = true
 			l.hearDigest(o, &d)
+		}
+	}
+	for id, err := range unknown {
+		if !known[id] { // else its owner has heard of a change of geometry before this agent, or after it
+			l.Doubt(peer, id, forward.DoubtGeometry, err)
 		}
 	}
 	return nil
@@ -46,7 +54,7 @@ func (l *Listener) hearDigest(o *owner, d *cachestate.Delta) {
 	if gen != d.Generation {
 		return // the announcement of another life of its cache has overtaken it, or comes next
 	}
-	id := DigestID{d.Engine, d.Tier}
+	id := digestOf(d)
 	switch l.Index.Apply(d) {
 	case cachestate.Applied, cachestate.Duplicate:
 		l.current(id)
@@ -67,7 +75,7 @@ func (l *Listener) isUp(peer string, o *owner) bool {
 
 // current notes that a digest is as its owner published it last. One that is too full says nothing.
 func (l *Listener) current(id DigestID) {
-	if fill := l.Index.Tier(id.Tier).Fill(id.Engine); fill > cachestate.MaxFill {
+	if fill := l.fill(id); fill > cachestate.MaxFill {
 		l.Doubt(id.Engine.Agent(), id.Engine, forward.DoubtDigest, fmt.Errorf("%.0f%% of its %v digest are set", 100*fill, id.Tier))
 	}
 	l.mu.Lock()
@@ -88,9 +96,16 @@ func (l *Listener) DigestAges(now time.Time) map[DigestID]time.Duration {
 
 // Have returns the version of a digest that is here.
 func (l *Listener) Have(id DigestID) (cachestate.Version, bool) {
-	index := l.Index.Tier(id.Tier)
+	index := l.Index.TierIn(id.Geometry, id.Tier)
 	if index == nil {
 		return cachestate.Version{}, false
 	}
 	return index.Have(id.Engine)
+}
+
+func (l *Listener) fill(id DigestID) float64 {
+	if index := l.Index.TierIn(id.Geometry, id.Tier); index != nil {
+		return index.Fill(id.Engine)
+	}
+	return 0
 }

@@ -1,6 +1,7 @@
 package spread
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -10,8 +11,13 @@ import (
 
 // DigestID names one digest of the mesh.
 type DigestID struct {
-	Engine engine.ID
-	Tier   cachestate.Tier
+	Engine   engine.ID
+	Tier     cachestate.Tier
+	Geometry cachestate.Geometry
+}
+
+func digestOf(d *cachestate.Delta) DigestID {
+	return DigestID{Engine: d.Engine, Tier: d.Tier, Geometry: d.Geometry}
 }
 
 // edition is the versions of all digests as they were published at one moment. It is never changed: peers that are late
@@ -34,7 +40,7 @@ func (t *Teller) publishDigests() {
 		published := s.Publish()
 		t.keepOwn(s, published)
 		for i := range published {
-			e.versions[DigestID{published[i].Engine, published[i].Tier}] = published[i].Version()
+			e.versions[digestOf(&published[i])] = published[i].Version()
 		}
 		deltas = append(deltas, published...)
 	}
@@ -56,15 +62,15 @@ func (t *Teller) keepOwn(s Source, published []cachestate.Delta) {
 		if !t.Index.Apply(&published[i]).NeedFull() {
 			continue
 		}
-		if whole, ok := wholeDigest(s, published[i].Tier); ok {
+		if whole, ok := wholeDigest(s, digestOf(&published[i])); ok {
 			t.Index.Apply(&whole)
 		}
 	}
 }
 
-func wholeDigest(s Source, tier cachestate.Tier) (cachestate.Delta, bool) {
+func wholeDigest(s Source, id DigestID) (cachestate.Delta, bool) {
 	all := s.Digests()
-	i := slices.IndexFunc(all, func(d cachestate.Delta) bool { return d.Tier == tier })
+	i := slices.IndexFunc(all, func(d cachestate.Delta) bool { return digestOf(&d) == id })
 	if i < 0 {
 		return cachestate.Delta{}, false
 	}
@@ -96,30 +102,28 @@ func (t *Teller) lead(from *edition) (frames []byte, to *edition) {
 // empty digest, so that a digest of which a peer has nothing needs no other way.
 func (t *Teller) deltasTo(to *edition, have map[DigestID]cachestate.Version) []cachestate.Delta {
 	var deltas []cachestate.Delta
-	for _, s := range t.Sources {
-		id := s.Engine().ID
-		for tier := cachestate.TierGPU; tier.Valid(); tier++ {
-			version, told := to.versions[DigestID{id, tier}]
-			if !told {
-				continue
-			}
-			if d, ok := way(s, tier, have[DigestID{id, tier}], version.Generation); ok {
-				deltas = append(deltas, d)
-			}
+	for id, version := range to.versions {
+		if d, ok := way(t.byName[id.Engine.Name()], id, have[id], version.Generation); ok {
+			deltas = append(deltas, d)
 		}
 	}
+	slices.SortFunc(deltas, inOrder)
 	return deltas
 }
 
+func inOrder(a, b cachestate.Delta) int {
+	return cmp.Or(cmp.Compare(a.Engine, b.Engine), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Geometry.Bits, b.Geometry.Bits))
+}
+
 // way returns what leads from a version of a digest to the last published one: deltas as one, or the whole digest.
-func way(s Source, tier cachestate.Tier, have cachestate.Version, gen engine.Generation) (cachestate.Delta, bool) {
+func way(s Source, id DigestID, have cachestate.Version, gen engine.Generation) (cachestate.Delta, bool) {
 	if have.Generation != gen {
 		have.Number = 0
 	}
-	if d, ok := s.DeltasSince(tier, have.Number); ok && d.Generation == gen {
+	if d, ok := s.DeltasSince(id.Geometry, id.Tier, have.Number); ok && d.Generation == gen {
 		return d, true
 	}
-	return wholeDigest(s, tier)
+	return wholeDigest(s, id)
 }
 
 // digestFrames puts deltas into as few frames as can be: nearly always one, but whole digests of hundreds of engines in

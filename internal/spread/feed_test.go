@@ -60,6 +60,7 @@ func TestNewPeerGetsTheAnnouncementAndWholeDigestsAtOnce(t *testing.T) {
 func TestEachPeriodTellsOneFrame(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		e, f := newSource("owner/e", cachestate.TierCPU), newSource("owner/f")
+		e.change(1, full)
 		owner, peer := w.add("owner", e, f), w.add("peer")
 		w.meet(owner, peer)
 		time.Sleep(time.Second)
@@ -105,7 +106,7 @@ func TestLatePeerGetsOneMergedDelta(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		owner, peer := owning(w)
 		peer.told(t, "owner")
-		have, _ := peer.listener.Have(DigestID{"owner/e", cachestate.TierGPU})
+		have, _ := peer.listener.Have(DigestID{"owner/e", cachestate.TierGPU, cachestate.DefaultGeometry()})
 		w.part(owner, peer)
 		churn(owner, 10*time.Second)
 		if kinds, _, _ := peer.told(t, "owner"); len(kinds) != 0 {
@@ -305,9 +306,9 @@ func TestNewFeedOfAPeerReplacesTheLast(t *testing.T) {
 func TestLiarsVectorStartsNoMoreThanAPullAPeriod(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		owner, peer := owning(w)
-		id := DigestID{"owner/e", cachestate.TierGPU}
+		id := DigestID{"owner/e", cachestate.TierGPU, cachestate.DefaultGeometry()}
 		have, _ := peer.listener.Have(id)
-		lie := versionVector(id, cachestate.Version{Generation: have.Generation, Number: 1 << 40})
+		lie := versionVector(id.Engine, id.Tier, cachestate.Version{Generation: have.Generation, Number: 1 << 40})
 		for range 1000 {
 			peer.listener.MergeState(lie)
 			time.Sleep(10 * time.Millisecond)
@@ -331,7 +332,7 @@ func TestPullsAreBounded(t *testing.T) {
 		owner.hold = make(chan struct{})
 		var vector []byte
 		for _, s := range sources {
-			vector = append(vector, versionVector(DigestID{s.engine.ID, cachestate.TierGPU}, cachestate.Version{Generation: 1, Number: 99})...)
+			vector = append(vector, versionVector(s.engine.ID, cachestate.TierGPU, cachestate.Version{Generation: 1, Number: 99})...)
 		}
 		peer.listener.MergeState(vector)
 		time.Sleep(time.Second)
@@ -360,7 +361,7 @@ func TestOnePeersPullsAreBoundedAtTheirOwner(t *testing.T) {
 		peer := w.add("peer")
 		w.meet(owner, peer)
 		await(t, "they agree", time.Second, func() bool { return peer.agrees(owner) })
-		if err := peer.listener.pullNow(DigestID{"owner/e", cachestate.TierGPU}); err != nil {
+		if err := peer.listener.pullNow(DigestID{"owner/e", cachestate.TierGPU, cachestate.DefaultGeometry()}); err != nil {
 			t.Errorf("another's is not: %v", err)
 		}
 		for _, s := range asking {
@@ -376,7 +377,7 @@ func TestOnePeersPullsAreBoundedAtTheirOwner(t *testing.T) {
 func TestWrongDigestIsReplacedWhole(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		owner, peer := owning(w)
-		id := DigestID{"owner/e", cachestate.TierGPU}
+		id := DigestID{"owner/e", cachestate.TierGPU, cachestate.DefaultGeometry()}
 		want, _ := peer.listener.Have(id)
 		other := cachestate.NewDigest(id.Engine, id.Tier, want.Generation, cachestate.DefaultGeometry())
 		other.Add(99)
@@ -400,10 +401,10 @@ func TestAnotherDigestThanAskedForIsNotTaken(t *testing.T) {
 		await(t, "they agree", time.Second, func() bool { return peer.agrees(owner) })
 		by := owner.teller.byName
 		by["e"], by["f"] = by["f"], by["e"] // it mixes up what it is asked for
-		if err := peer.listener.pullNow(DigestID{"owner/e", cachestate.TierGPU}); !errors.Is(err, errOther) {
+		if err := peer.listener.pullNow(DigestID{"owner/e", cachestate.TierGPU, cachestate.DefaultGeometry()}); !errors.Is(err, errOther) {
 			t.Errorf("got %v", err)
 		}
-		if err := peer.listener.pullNow(DigestID{"owner/none", cachestate.TierGPU}); err == nil {
+		if err := peer.listener.pullNow(DigestID{"owner/none", cachestate.TierGPU, cachestate.DefaultGeometry()}); err == nil {
 			t.Error("a digest that is not there was pulled")
 		}
 	})

@@ -23,7 +23,8 @@ type source struct {
 	engine  engine.Engine
 	seq     uint64
 	tiers   []cachestate.Tier
-	digests []*cachestate.Digest
+	digests *cachestate.Digests
+	shapes  []cachestate.Geometry
 	keys    []cachestate.Key // in the digests, the oldest first
 	last    cachestate.Key
 }
@@ -33,6 +34,7 @@ func newSource(id engine.ID, slower ...cachestate.Tier) *source {
 	s := &source{
 		engine: engine.Engine{ID: id, Models: []engine.Model{{Name: "m"}}},
 		tiers:  append([]cachestate.Tier{cachestate.TierGPU}, slower...),
+		shapes: []cachestate.Geometry{cachestate.DefaultGeometry()},
 	}
 	s.restart(1)
 	return s
@@ -42,10 +44,22 @@ func newSource(id engine.ID, slower ...cachestate.Tier) *source {
 func (s *source) restart(gen engine.Generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.engine.Generation, s.digests, s.keys = gen, nil, nil
-	for _, t := range s.tiers {
-		s.digests = append(s.digests, cachestate.NewDigest(s.engine.ID, t, gen, cachestate.DefaultGeometry()))
-	}
+	s.engine.Generation, s.keys = gen, nil
+	s.digests = cachestate.NewDigests(s.engine.ID, gen, s.shapes)
+}
+
+// use makes it publish digests of these geometries.
+func (s *source) use(geometries ...cachestate.Geometry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shapes = geometries
+	s.digests.Use(geometries, func(tell func(cachestate.Tier, cachestate.Key)) {
+		for _, t := range s.tiers {
+			for _, k := range s.keys {
+				tell(t, k)
+			}
+		}
+	})
 }
 
 // change puts n new keys into each tier, and takes as many out as are above limit.
@@ -55,12 +69,12 @@ func (s *source) change(n, limit int) {
 	for range n {
 		s.last += 0x9e3779b97f4a7c15
 		s.keys = append(s.keys, s.last)
-		for _, d := range s.digests {
-			d.Add(s.last)
+		for _, t := range s.tiers {
+			s.digests.Add(t, s.last)
 		}
 		if len(s.keys) > limit {
-			for _, d := range s.digests {
-				d.Remove(s.keys[0])
+			for _, t := range s.tiers {
+				s.digests.Remove(t, s.keys[0])
 			}
 			s.keys = s.keys[1:]
 		}
@@ -80,30 +94,22 @@ func (s *source) Load() engine.Load {
 	return engine.Load{Seq: s.seq}
 }
 
-func (s *source) each(get func(*cachestate.Digest) cachestate.Delta) (out []cachestate.Delta) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.digests {
-		out = append(out, get(d))
-	}
-	return out
-}
-
 func (s *source) Publish() []cachestate.Delta {
-	return s.each(func(d *cachestate.Digest) cachestate.Delta { return d.Publish(time.Now()) })
-}
-
-func (s *source) Digests() []cachestate.Delta { return s.each((*cachestate.Digest).Full) }
-
-func (s *source) DeltasSince(t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, tier := range s.tiers {
-		if tier == t {
-			return s.digests[i].Since(version)
-		}
-	}
-	return cachestate.Delta{}, false
+	return s.digests.Publish(time.Now())
+}
+
+func (s *source) Digests() []cachestate.Delta {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.digests.Full()
+}
+
+func (s *source) DeltasSince(g cachestate.Geometry, t cachestate.Tier, version uint64) (cachestate.Delta, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.digests.Since(g, t, version)
 }
 
 // world is agents that reach each other in memory.
@@ -213,7 +219,7 @@ func (a *agent) cut(peer string) {
 func (a *agent) agrees(owner *agent) bool {
 	for _, s := range owner.sources {
 		for _, d := range s.Digests() {
-			if have, _ := a.listener.Have(DigestID{d.Engine, d.Tier}); have != d.Version() {
+			if have, _ := a.listener.Have(digestOf(&d)); have != d.Version() {
 				return false
 			}
 		}
@@ -432,10 +438,11 @@ func within(t time.Time, over func()) (stop func()) {
 // recorded is a feed that has been read from a wire.
 type recorded struct {
 	io.Reader
+	written  bytes.Buffer
 	canceled bool
 }
 
-func (*recorded) Write(p []byte) (int, error)      { return len(p), nil }
+func (r *recorded) Write(p []byte) (int, error)    { return r.written.Write(p) }
 func (*recorded) Close() error                     { return nil }
 func (*recorded) CloseWrite() error                { return nil }
 func (r *recorded) Cancel(uint64)                  { r.canceled = true }

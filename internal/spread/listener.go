@@ -262,7 +262,11 @@ func (l *Listener) Datagram(peer string, b []byte) {
 // Forget drops what is kept of engines that the view does not know any more, and of agents that known denies. Call it
 // once a minute.
 func (l *Listener) Forget(known func(agent string) bool) {
-	gone := func(id DigestID) bool { _, known := l.View.Generation(id.Engine); return !known }
+	taken := l.Index.Geometries()
+	gone := func(id DigestID) bool {
+		_, known := l.View.Generation(id.Engine)
+		return !known || !slices.Contains(taken, id.Geometry)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.digestAt, func(id DigestID, _ time.Time) bool { return gone(id) })

@@ -40,7 +40,7 @@ func TestFeedIsTakenIn(t *testing.T) {
 	}
 	h.Datagram("sender", heartbeat)
 	for _, e := range h.View.Snapshot(time.Now()) {
-		have, ok := h.Have(DigestID{e.ID, cachestate.TierGPU})
+		have, ok := h.Have(DigestID{e.ID, cachestate.TierGPU, cachestate.DefaultGeometry()})
 		if !ok || e.Age < 0 || (e.ID == "sender/e") != (have.Number == 1) {
 			t.Errorf("%s: digest %+v, load %v old", e.ID, have, e.Age)
 		}
@@ -131,7 +131,7 @@ func TestFramesOfOtherVersionsAreSkipped(t *testing.T) {
 	engines, digests, _ := good()
 	h := newHearer(t)
 	_ = h.serve("sender", appendFrame(nil, 99, []byte("what is to come")), engines, appendFrame(nil, 0, nil), appendFrame(nil, 4, make([]byte, 70_000)), digests)
-	if have, _ := h.Have(DigestID{"sender/e", cachestate.TierGPU}); have.Number != 1 {
+	if have, _ := h.Have(DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}); have.Number != 1 {
 		t.Errorf("the digest behind unknown frames is at version %d", have.Number)
 	}
 	if bad := testutil.ToFloat64(h.badMessages); bad != 0 {
@@ -175,11 +175,11 @@ func TestForeignKeySchemeStaysOut(t *testing.T) {
 	scheme.Seed++
 	feed := hello{protocol, 7, schemeOf(scheme)}.frame()
 	_ = h.ServeFeed("sender", &recorded{Reader: bytes.NewReader(append(append(feed, engines...), digests...))})
-	if _, ok := h.Have(DigestID{"sender/e", cachestate.TierGPU}); ok || len(h.View.Snapshot(time.Now())) != 2 {
+	if _, ok := h.Have(DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}); ok || len(h.View.Snapshot(time.Now())) != 2 {
 		t.Error("the digest is in the index, or the engines are not known")
 	}
 	gen, _ := h.View.Generation("sender/e")
-	if h.behind(DigestID{"sender/e", cachestate.TierGPU}, gen, 9) {
+	if h.behind(DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}, gen, 9) {
 		t.Error("it would be pulled")
 	}
 	notes := h.Notes()
@@ -270,7 +270,7 @@ func TestDigestOfAnEngineNobodyAnnouncedTakesNoPlace(t *testing.T) {
 	_, digests, _ := good()
 	h := newHearer(t)
 	_ = h.serve("sender", digests)
-	if _, ok := h.Index.Slot("sender/e"); ok || len(h.DigestAges(time.Now())) != 0 {
+	if _, ok := h.Index.Tier(cachestate.TierGPU).Slot("sender/e"); ok || len(h.DigestAges(time.Now())) != 0 {
 		t.Error("the digest of an unknown engine has a place in the index")
 	}
 }
@@ -297,21 +297,21 @@ func TestVersionVectorOfAnotherLifeIsNoReasonToPull(t *testing.T) {
 	engines, digests, _ := good()
 	h := newHearer(t)
 	_ = h.serve("sender", engines, digests)
-	have, _ := h.Have(DigestID{"sender/e", cachestate.TierGPU})
+	have, _ := h.Have(DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()})
 	for name, tt := range map[string]struct {
 		id     DigestID
 		gen    engine.Generation
 		number uint64
 		want   bool
 	}{
-		"same":             {DigestID{"sender/e", cachestate.TierGPU}, have.Generation, have.Number, false},
-		"newer":            {DigestID{"sender/e", cachestate.TierGPU}, have.Generation, have.Number + 1, true},
-		"another tier":     {DigestID{"sender/e", cachestate.TierCPU}, have.Generation, 1, true},
-		"no tier":          {DigestID{"sender/e", 3}, have.Generation, 1, false},
-		"earlier life":     {DigestID{"sender/e", cachestate.TierGPU}, have.Generation - 1, have.Number + 1, false},
-		"a life to come":   {DigestID{"sender/e", cachestate.TierGPU}, have.Generation + 1, have.Number + 1, false},
-		"unknown engine":   {DigestID{"sender/x", cachestate.TierGPU}, have.Generation, 1, false},
-		"an engine of his": {DigestID{"hearer/e", cachestate.TierGPU}, have.Generation, 1, false},
+		"same":             {DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}, have.Generation, have.Number, false},
+		"newer":            {DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}, have.Generation, have.Number + 1, true},
+		"another tier":     {DigestID{"sender/e", cachestate.TierCPU, cachestate.DefaultGeometry()}, have.Generation, 1, true},
+		"no tier":          {DigestID{"sender/e", 3, cachestate.DefaultGeometry()}, have.Generation, 1, false},
+		"earlier life":     {DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}, have.Generation - 1, have.Number + 1, false},
+		"a life to come":   {DigestID{"sender/e", cachestate.TierGPU, cachestate.DefaultGeometry()}, have.Generation + 1, have.Number + 1, false},
+		"unknown engine":   {DigestID{"sender/x", cachestate.TierGPU, cachestate.DefaultGeometry()}, have.Generation, 1, false},
+		"an engine of his": {DigestID{"hearer/e", cachestate.TierGPU, cachestate.DefaultGeometry()}, have.Generation, 1, false},
 	} {
 		if got := h.behind(tt.id, tt.gen, tt.number); got != tt.want {
 			t.Errorf("%s: behind %t", name, got)

@@ -97,7 +97,9 @@ func (l *Listener) pullInTurn(id DigestID, after time.Duration) error {
 func (l *Listener) pullNow(id DigestID) error {
 	fits, err := l.pullOnce(id)
 	if err == nil && !fits {
-		l.Index.Tier(id.Tier).Remove(id.Engine)
+		if index := l.Index.TierIn(id.Geometry, id.Tier); index != nil {
+			index.Remove(id.Engine)
+		}
 		_, err = l.pullOnce(id)
 	}
 	return err
@@ -126,23 +128,24 @@ func (l *Listener) ask(s Stream, id DigestID) (cachestate.Delta, error) {
 	b := append(engine.AppendString(nil, id.Engine.Name()), byte(id.Tier))
 	b = binary.AppendUvarint(b, uint64(have.Generation))
 	b = binary.AppendUvarint(b, have.Number)
+	b = cachestate.AppendGeometry(b, id.Geometry)
 	if _, err := s.Write(b); err != nil {
 		return cachestate.Delta{}, fmt.Errorf("send pull: %w", err)
 	}
 	if err := s.CloseWrite(); err != nil {
 		return cachestate.Delta{}, fmt.Errorf("send pull: %w", err)
 	}
-	answer, err := io.ReadAll(io.LimitReader(s, int64(l.Index.Geometry().Bits/8+pullHeader)))
+	answer, err := io.ReadAll(io.LimitReader(s, int64(id.Geometry.Bits/8+pullHeader)))
 	if err != nil {
 		return cachestate.Delta{}, fmt.Errorf("read digest: %w", err)
 	}
-	d, _, err := cachestate.ParseDelta(answer, id.Engine.Agent(), l.Index.Geometry())
+	d, _, err := cachestate.ParseDelta(answer, id.Engine.Agent(), id.Geometry)
 	return d, err
 }
 
 // take takes in what an owner answered to a pull, and reports whether it fits what is here.
 func (l *Listener) take(id DigestID, d *cachestate.Delta) (fits bool, err error) {
-	if d.Engine != id.Engine || d.Tier != id.Tier {
+	if digestOf(d) != id {
 		return false, errOther
 	}
 	if gen, ok := l.View.Generation(id.Engine); !ok || gen != d.Generation {
@@ -167,16 +170,14 @@ func (t *Teller) ServePull(peer string, s Stream) error {
 	if err != nil {
 		return fmt.Errorf("read pull: %w", err)
 	}
-	r := engine.NewReader(request)
-	name, tier := r.String(256), cachestate.Tier(r.Byte())
-	have := cachestate.Version{Generation: engine.Generation(r.Uvarint()), Number: r.Uvarint()}
-	if err := r.Err(); err != nil {
-		return fmt.Errorf("parse pull: %w", err)
+	id, have, err := t.parsePull(request)
+	if err != nil {
+		return err
 	}
-	d, ok := t.answerPull(name, tier, have)
+	d, ok := t.answerPull(id, have)
 	if !ok {
 		s.Cancel(codePullGone)
-		return fmt.Errorf("serve pull of %q in tier %v: %w", name, tier, errGone)
+		return fmt.Errorf("serve pull of %q in tier %v: %w", id.Engine, id.Tier, errGone)
 	}
 	_ = s.SetWriteDeadline(time.Now().Add(pullDeadline))
 	if _, err := s.Write(cachestate.AppendDelta(nil, &d)); err != nil {
@@ -185,18 +186,32 @@ func (t *Teller) ServePull(peer string, s Stream) error {
 	return s.Close()
 }
 
+// parsePull reads what a peer asks for. One that asks in no geometry knows only one, which is the default.
+func (t *Teller) parsePull(b []byte) (id DigestID, have cachestate.Version, err error) {
+	r := engine.NewReader(b)
+	id = DigestID{Engine: engine.MakeID(t.Self, r.String(256)), Tier: cachestate.Tier(r.Byte()), Geometry: cachestate.DefaultGeometry()}
+	have = cachestate.Version{Generation: engine.Generation(r.Uvarint()), Number: r.Uvarint()}
+	if len(r.Rest()) > 0 {
+		id.Geometry = cachestate.ReadGeometry(r)
+	}
+	if err := r.Err(); err != nil {
+		return id, have, fmt.Errorf("parse pull: %w", err)
+	}
+	return id, have, nil
+}
+
 // answerPull returns what leads from a version of a digest to the last published one.
-func (t *Teller) answerPull(name string, tier cachestate.Tier, have cachestate.Version) (cachestate.Delta, bool) {
-	s := t.byName[name]
-	if s == nil || !tier.Valid() {
+func (t *Teller) answerPull(id DigestID, have cachestate.Version) (cachestate.Delta, bool) {
+	s := t.byName[id.Engine.Name()]
+	if s == nil || !id.Tier.Valid() {
 		return cachestate.Delta{}, false
 	}
 	t.publishing.Lock()
 	defer t.publishing.Unlock()
-	if d, ok := s.DeltasSince(tier, have.Number); ok && d.Generation == have.Generation {
+	if d, ok := s.DeltasSince(id.Geometry, id.Tier, have.Number); ok && d.Generation == have.Generation {
 		return d, true
 	}
-	return wholeDigest(s, tier)
+	return wholeDigest(s, id)
 }
 
 // enterPull reports whether a peer has fewer pulls than it may, and counts one more.

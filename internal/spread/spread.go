@@ -21,13 +21,14 @@ type Source interface {
 	Engine() engine.Engine
 	// Load returns the engine's load now.
 	Load() engine.Load
-	// Publish ends a digest period: it returns what changed since the last one, a delta a tier, empty where nothing did.
+	// Publish ends a digest period: it returns what changed since the last one, a delta for each geometry and tier, empty
+	// where nothing did.
 	Publish() []cachestate.Delta
-	// Digests returns the whole digests as last published, one a tier.
+	// Digests returns the whole digests as last published, one for each geometry and tier.
 	Digests() []cachestate.Delta
-	// DeltasSince returns one delta from a version of a tier's digest to the last published one; false when too much
-	// happened since.
-	DeltasSince(t cachestate.Tier, version uint64) (cachestate.Delta, bool)
+	// DeltasSince returns one delta from a version of a digest to the last published one; false when too much happened
+	// since.
+	DeltasSince(g cachestate.Geometry, t cachestate.Tier, version uint64) (cachestate.Delta, bool)
 }
 
 // Carrier reaches the connected peers. Its methods are safe for concurrent use.

@@ -11,7 +11,8 @@ import (
 const maxStateEntry = 600
 
 // State returns the version vector of the digests that this agent has, at most limit bytes. It is the last resort for a
-// peer that misses what an owner sends. The fastest tier stands first, in case there is not room for all.
+// peer that misses what an owner sends. The fastest tier stands first, in case there is not room for all. It tells only of the
+// geometry that overlaps are looked up in, and does not name it: who looks them up in another one pulls once for nothing.
 func (l *Listener) State(limit int) []byte {
 	var b []byte
 	for t := cachestate.TierGPU; t.Valid(); t++ {
@@ -23,15 +24,15 @@ func (l *Listener) State(limit int) []byte {
 			if len(b) > limit-maxStateEntry {
 				return b
 			}
-			b = append(b, versionVector(DigestID{id, t}, v)...)
+			b = append(b, versionVector(id, t, v)...)
 		}
 	}
 	return b
 }
 
 // versionVector returns the entry of one digest.
-func versionVector(id DigestID, v cachestate.Version) []byte {
-	b := append(engine.AppendString(nil, string(id.Engine)), byte(id.Tier))
+func versionVector(id engine.ID, t cachestate.Tier, v cachestate.Version) []byte {
+	b := append(engine.AppendString(nil, string(id)), byte(t))
 	b = binary.AppendUvarint(b, uint64(v.Generation))
 	return binary.AppendUvarint(b, v.Number)
 }
@@ -40,7 +41,7 @@ func versionVector(id DigestID, v cachestate.Version) []byte {
 func (l *Listener) MergeState(b []byte) {
 	r := engine.NewReader(b)
 	for len(r.Rest()) > 0 {
-		id := DigestID{engine.ID(r.String(512)), cachestate.Tier(r.Byte())}
+		id := DigestID{Engine: engine.ID(r.String(512)), Tier: cachestate.Tier(r.Byte()), Geometry: l.Index.Geometry()}
 		gen, number := engine.Generation(r.Uvarint()), r.Uvarint()
 		if r.Err() != nil {
 			l.badMessages.Inc()

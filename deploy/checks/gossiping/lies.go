@@ -51,7 +51,7 @@ func (l *liar) Digests() []cachestate.Delta {
 }
 
 // DeltasSince implements spread.Source.
-func (l *liar) DeltasSince(cachestate.Tier, uint64) (cachestate.Delta, bool) {
+func (l *liar) DeltasSince(cachestate.Geometry, cachestate.Tier, uint64) (cachestate.Delta, bool) {
 	return cachestate.Delta{}, false
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Keying is how prompts of a model are keyed.
 type Keying struct {
-	Scheme    cachestate.Scheme
+	Scheme    cachestate.Scheme // zero: Config.Scheme
 	Layout    openai.Layout
 	HasLayout bool // Layout stands; else what the model's engines announce
 }
@@ -71,17 +71,22 @@ func (k *keyings) of(model string) KeyWindow {
 // Key fills p with the keys of a request for a model, in both forms within a window.
 func (g *Ingress) Key(r *openai.Request, model string, p *cachestate.Prompt) {
 	w, announced := g.keyings.Load().of(model), openai.Layout(g.View.Layout(model))
-	if w.Current == (Keying{}) {
-		w.Current.Scheme = g.Scheme
-	}
 	layout := w.Current.layout(announced)
-	w.Current.Scheme.Prompt(r.Walk(model, layout), p)
+	w.Current.scheme(g.Scheme).Prompt(r.Walk(model, layout), p)
 	p.Next = nil
 	if w.Next == nil {
 		return
 	}
-	p.Next = &cachestate.Prompt{Alike: w.Next.layout(announced) == layout}
-	w.Next.Scheme.Prompt(r.Walk(model, w.Next.layout(announced)), p.Next)
+	next := w.Next.layout(announced)
+	p.Next = &cachestate.Prompt{Alike: next == layout}
+	w.Next.scheme(g.Scheme).Prompt(r.Walk(model, next), p.Next)
+}
+
+func (k *Keying) scheme(otherwise cachestate.Scheme) cachestate.Scheme {
+	if k.Scheme == (cachestate.Scheme{}) {
+		return otherwise
+	}
+	return k.Scheme
 }
 
 func (k *Keying) layout(announced openai.Layout) openai.Layout {

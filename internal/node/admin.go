@@ -22,7 +22,18 @@ func (n *Node) ingressMux() http.Handler {
 	mux.Handle("/", n.ingress)
 	mux.HandleFunc("GET /kvmesh/healthz", n.healthz)
 	mux.HandleFunc("GET /kvmesh/readyz", n.readyz)
-	return mux
+	return n.sendAway(mux)
+}
+
+// sendAway has clients of a draining agent close their connections, each with its next answer. Closing an idle one from here
+// meets, now and then, a request that its client just sends, and few clients send that again.
+func (n *Node) sendAway(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // debugMux serves everything there is to look at.
@@ -104,6 +115,19 @@ func (n *Node) registerMetrics() {
 		Name: "kvmesh_node_peer_streams",
 		Help: "Requests of peers being served on the engines beside this agent.",
 	}, func() float64 { return float64(n.serving.Load()) })
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kvmesh_node_agreed_index",
+		Help: "Raft index of the agreed state here. Worry when it stays behind that of other agents.",
+	}, func() float64 { return float64(n.agreement.group.State().Index) })
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kvmesh_node_agreed_quorum",
+		Help: "1 while a leader of the agreed state is known here. Worry at 0 once there was one: policy and cordons cannot change.",
+	}, func() float64 {
+		if n.agreement.group.Status().Leader != "" {
+			return 1
+		}
+		return 0
+	})
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		&digestCollector{n})
 }

@@ -134,7 +134,15 @@ func TestPageReadsWhatThereIs(t *testing.T) {
 		"g":    {DigestStatus{}, []string{"age_s", "fill", "keys", "tier", "version"}},
 		"a":    {AgentStatus{}, []string{"state"}},
 		"r":    {RefusalStatus{}, []string{"reason"}},
-		"mesh": {Status{}, []string{"engines", "notes"}},
+		"mesh": {Status{}, []string{"agreed", "engines", "notes"}},
+
+		"agreed": {AgreedStatus{}, []string{"cordons", "index", "leader", "members", "policy", "quorum", "role"}},
+		"policy": {PolicyStatus{Index: 1, Author: "a", Time: time.Now()}, []string{"author", "index", "source", "time"}},
+		"member": {MemberStatus{}, []string{"agent", "here", "leader", "voter"}},
+		"cordon": {
+			CordonStatus{Engine: "e", Agent: "a", Reason: "r", Author: "a", Expiry: time.Now(), Local: true},
+			[]string{"agent", "author", "engine", "expiry", "local", "reason"},
+		},
 	} {
 		there, reads := fields(tt.value), read(t, variable)
 		for _, f := range reads {

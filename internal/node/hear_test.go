@@ -88,7 +88,7 @@ func TestPullIsASignOfLifeAtBothEnds(t *testing.T) {
 			return asker.view.StateOf("owner", now).String() + " " + owner.view.StateOf("asker", now).String()
 		}
 		time.Sleep(10 * time.Second)
-		if got := states(); got != "suspect suspect" {
+		if got := states(); got != "unreachable unreachable" {
 			t.Fatalf("after a silence: %s", got)
 		}
 		vector := append(engine.AppendString(nil, string(e.ID)), byte(cachestate.TierGPU))

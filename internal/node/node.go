@@ -257,7 +257,6 @@ func (n *Node) drain(ingress server) {
 	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
 	defer cancel()
-	ingress.SetKeepAlivesEnabled(false)
 	select {
 	case <-time.After(drainGrace):
 	case <-ctx.Done():

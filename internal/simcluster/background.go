@@ -20,7 +20,7 @@ type load struct {
 	wg      sync.WaitGroup     // the loop and the requests under way
 
 	mu      sync.Mutex
-	up      map[int]bool
+	up      map[int]func() bool // of agents that clients send to: whether it was ready once since its start
 	replies []reply
 }
 
@@ -33,9 +33,11 @@ type reply struct {
 }
 
 func newLoad(c *Cluster) *load {
-	l := &load{c: c, rng: c.Rand(), up: map[int]bool{}}
+	l := &load{c: c, rng: c.Rand(), up: map[int]func() bool{}}
 	for i := range c.agents {
-		l.up[i] = c.Running(i)
+		if c.Running(i) {
+			l.use(i)
+		}
 	}
 	for n := range uint64(8) {
 		l.systems = append(l.systems, text(1000+n, 8000))
@@ -43,11 +45,23 @@ func newLoad(c *Cluster) *load {
 	return l
 }
 
-// use says whether clients send to agent i. Where a load balancer stands before the agents, it knows.
-func (l *load) use(i int, on bool) {
+// use has clients send to agent i, which starts, from when it is ready. Where a load balancer stands before the agents, it
+// knows.
+func (l *load) use(i int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.up[i] = on
+	ready, was := l.c.agents[i].node.Ready, false
+	l.up[i] = func() bool {
+		was = was || ready()
+		return was
+	}
+}
+
+// avoid has clients send nothing more to agent i.
+func (l *load) avoid(i int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.up, i)
 }
 
 // on sends rate requests a second to agents in turn, to those that can be used.
@@ -83,7 +97,8 @@ func (l *load) off() {
 func (l *load) usable(i int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.up[i]
+	was := l.up[i]
+	return was != nil && was()
 }
 
 func (l *load) prompt() string {

@@ -86,8 +86,17 @@ func (c *Cluster) Debug(ctx context.Context, i int, path string) (int, string, e
 	return c.get(ctx, c.addr(i, portDebug), path)
 }
 
+// DebugPost sends a body to a path of agent i's debug server, as kvmesh's commands do, and returns status and body.
+func (c *Cluster) DebugPost(ctx context.Context, i int, path, body string) (int, string, error) {
+	return c.do(ctx, http.MethodPost, "http://"+c.addr(i, portDebug)+path, strings.NewReader(body))
+}
+
 func (c *Cluster) get(ctx context.Context, at, path string) (int, string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+path, http.NoBody)
+	return c.do(ctx, http.MethodGet, "http://"+at+path, http.NoBody)
+}
+
+func (c *Cluster) do(ctx context.Context, method, url string, body io.Reader) (int, string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return 0, "", err
 	}

@@ -138,7 +138,7 @@ func (p *play) startAll(agents []int) error {
 	for _, i := range agents {
 		p.c.Start(i)
 		delete(p.lostAt, i)
-		p.load.use(i, true)
+		p.load.use(i)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (p *play) stopAll(agents []int) error {
 	}
 	for _, i := range agents {
 		p.lostAt[i] = time.Now()
-		p.load.use(i, false)
+		p.load.avoid(i)
 		p.c.BeginStop(i)
 	}
 	for _, i := range agents {
@@ -164,7 +164,7 @@ func (p *play) killAll(agents []int) error {
 	}
 	p.lose(agents, true)
 	for _, i := range agents {
-		p.load.use(i, false)
+		p.load.avoid(i)
 	}
 	p.c.killAll(agents)
 	return nil

@@ -207,7 +207,7 @@ func TestDigestIsASignOfLife(t *testing.T) {
 	h.View.Heard("sender", start.Add(-time.Minute)) // as if the announcement were old
 	is := func() string { return h.View.StateOf("sender", start).String() }
 	_ = h.serve("sender", appendFrame(nil, frameDigests, []byte{0}))
-	if is() != "suspect" {
+	if is() != "unreachable" {
 		t.Fatalf("the sender is %s after a minute of silence and a frame that cannot be read", is())
 	}
 	_ = h.serve("sender", digests)

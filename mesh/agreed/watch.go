@@ -36,12 +36,14 @@ func (g *Group) watchAll() {
 			continue
 		}
 		agent := cmp.Or(g.ownLeader(), g.whomToWatch(last))
-		if agent != "" {
-			if err := g.watch(agent); err != nil {
-				g.log.Debug("watch ended", "peer", agent, "err", err)
-			}
-			g.loseLeader()
+		if agent == "" { // most meshes without a group stay without one
+			g.await(moved, g.cfg.Timings.Found)
+			continue
 		}
+		if err := g.watch(agent); err != nil {
+			g.log.Debug("watch ended", "peer", agent, "err", err)
+		}
+		g.loseLeader()
 		last = agent
 		g.sleep(g.cfg.Timings.Retry + rand.N(g.cfg.Timings.Retry))
 	}

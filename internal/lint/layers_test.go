@@ -140,7 +140,7 @@ func TestNoDecisionCanCallIntoRaft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range strings.Fields(string(out)) {
+	for p := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(p, module+"/mesh") || strings.Contains(p, "hashicorp/") {
 			t.Errorf("the path of a request reaches %s", p)
 		}

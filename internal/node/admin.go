@@ -115,6 +115,19 @@ func (n *Node) registerMetrics() {
 		Name: "kvmesh_node_peer_streams",
 		Help: "Requests of peers being served on the engines beside this agent.",
 	}, func() float64 { return float64(n.serving.Load()) })
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kvmesh_node_agreed_index",
+		Help: "Raft index of the agreed state here. Worry when it stays behind that of other agents.",
+	}, func() float64 { return float64(n.agreement.group.State().Index) })
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kvmesh_node_agreed_quorum",
+		Help: "1 while a leader of the agreed state is known here. Worry at 0 once there was one: policy and cordons cannot change.",
+	}, func() float64 {
+		if n.agreement.group.Status().Leader != "" {
+			return 1
+		}
+		return 0
+	})
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		&digestCollector{n})
 }

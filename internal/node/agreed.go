@@ -45,7 +45,7 @@ func (n *Node) buildAgreed() error {
 	a.local = loadLocalCordons(n.config.Data)
 	c := agreed.Config{
 		Name: n.config.Mesh.Name, Agents: roster{n}, Streams: roster{n}, Expect: n.config.BootstrapExpect,
-		Logger: n.log, Timings: n.config.Agreed,
+		Logger:         n.log,
 		ValidatePolicy: func(text string) error { _, err := policy.Parse([]byte(text)); return err },
 	}
 	if n.config.Data != "" {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -84,8 +85,8 @@ func (a *agreement) policyAnswer() PolicyAnswer {
 	if s.Policy.Text != "" {
 		add(s.Policy)
 	}
-	for i := len(s.History) - 1; i >= 0; i-- {
-		add(s.History[i])
+	for _, p := range slices.Backward(s.History) {
+		add(p)
 	}
 	return out
 }
@@ -207,7 +208,7 @@ func (a *agreement) postCordon(ctx context.Context, r *http.Request) (any, error
 		}
 		c.Expiry = c.Since.Add(d)
 	}
-	check := agreed.Command{ID: "x", Kind: agreed.KindCordon, Cordon: &agreed.Cordon{Target: target, Reason: c.Reason}}
+	check := agreed.Command{ID: "x", Kind: agreed.KindCordon, Author: c.Author, Cordon: &agreed.Cordon{Target: target, Reason: c.Reason}}
 	if err := check.Validate(); err != nil {
 		return nil, err
 	}

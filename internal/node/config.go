@@ -36,7 +36,6 @@ type Config struct {
 	// BootstrapExpect is how many agents with the same number found the group that decides on the agreed state; 0 for an
 	// agent that joins what others found. See agreed.Config.
 	BootstrapExpect int
-	Agreed          agreed.Timings // zero: those of agreed.DefaultConfig
 	// PolicyText is the text of Forward.Policy; "" for the built-in one.
 	PolicyText string
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kvmesh/kvmesh/forward"
@@ -82,9 +83,9 @@ func newestReadable(s *agreed.State) (p *forward.Policy, of agreed.Policy, why e
 	if p, why = policy.Parse([]byte(s.Policy.Text)); why == nil {
 		return p, s.Policy, nil
 	}
-	for i := len(s.History) - 1; i >= 0; i-- {
-		if p, err := policy.Parse([]byte(s.History[i].Text)); err == nil {
-			return p, s.History[i], why
+	for _, old := range slices.Backward(s.History) {
+		if p, err := policy.Parse([]byte(old.Text)); err == nil {
+			return p, old, why
 		}
 	}
 	return nil, agreed.Policy{}, why

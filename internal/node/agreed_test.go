@@ -184,6 +184,7 @@ func TestCordonHoldsEverywhereUntilItEnds(t *testing.T) {
 		if answer.Local || answer.Index == 0 {
 			t.Errorf("got %+v", answer)
 		}
+		await(t, "all are told", 2*time.Second, func() bool { return len(nodes[2].Status().Agreed.Cordons) > 0 })
 		c := nodes[2].Status().Agreed.Cordons
 		if len(c) != 1 || c[0].Engine != "v1/e" || c[0].Reason != "upgrade" || c[0].Author != "ann" || c[0].Expiry.IsZero() || c[0].Local {
 			t.Errorf("shown as %+v", c)

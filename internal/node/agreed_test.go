@@ -345,7 +345,7 @@ func TestRevokedCertificateIsRefusedByAll(t *testing.T) {
 
 func TestMetaIsReadBack(t *testing.T) {
 	for _, a := range []agreed.Agent{{Name: "a"}, {Name: "a", HasState: true}, {Name: "a", RaftID: strings.Repeat("f", 32), Expect: 3, HasState: true}} {
-		b := appendMeta(nil, a)
+		b := encodeMeta(a)
 		if got := parseMeta("a", b); got != a {
 			t.Errorf("got %+v, want %+v", got, a)
 		}
@@ -369,7 +369,7 @@ func TestReadyWaitsForTheStateOfPeersButNotForLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		// One that says that it has a state and gives it to nobody.
 		owner := r.only(r.config("owner", "e"), func(n *Node, ctx context.Context) error { return n.teller.Run(ctx) })
-		if err := owner.mesh.SetMeta(appendMeta(nil, agreed.Agent{HasState: true})); err != nil {
+		if err := owner.mesh.SetMeta(encodeMeta(agreed.Agent{HasState: true})); err != nil {
 			t.Fatal(err)
 		}
 		config := r.config("late")

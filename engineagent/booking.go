@@ -78,6 +78,9 @@ func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	perToken := look(a.book, (*book.Book).BytesPerToken)
+	if ad.Prompt != nil {
+		a.cache.rekey(ad.Prompt)
+	}
 	b := a.appraiseLocked(&ad, perToken)
 	reason, load := a.book.admit(ask, &b.entry, book.Work{Prompt: b.prompt, New: b.newTokens, Whole: !ad.Traits.Has(openai.TraitStream)})
 	if reason != "" {

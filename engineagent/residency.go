@@ -82,12 +82,34 @@ func (c *cache) mute(on bool) {
 // teach maps a prompt's keys to blocks. From then on the mirror's word on them does not count.
 func (c *cache) teach(l cachestate.Lesson) {
 	c.blocks.Teach(l)
-	for _, k := range l.Prompt.Keys {
-		if len(c.mirrored) == 0 {
-			return
-		}
-		if c.blocks.Known(k) {
-			c.withdraw(k)
+	if next := l.Prompt.Next; next != nil && !next.Alike {
+		c.blocks.Teach(cachestate.Lesson{Prompt: next, Tokens: l.Tokens, First: l.First, Rest: l.Rest})
+	}
+	c.rekey(l.Prompt)
+	c.yield(l.Prompt)
+}
+
+// rekey takes a prompt's keys in the forms that it comes in.
+func (c *cache) rekey(p *cachestate.Prompt) {
+	if c.blocks == nil {
+		return
+	}
+	c.blocks.Rekey(p)
+	if p.Next != nil {
+		c.yield(p.Next)
+	}
+}
+
+// yield takes keys out of the digest that the mirror alone told of and that blocks are known of now.
+func (c *cache) yield(p *cachestate.Prompt) {
+	for _, form := range p.Forms() {
+		for _, k := range form.Keys {
+			if len(c.mirrored) == 0 {
+				return
+			}
+			if c.blocks.Known(k) {
+				c.withdraw(k)
+			}
 		}
 	}
 }
@@ -104,8 +126,18 @@ type overlap struct {
 	exact    bool                // that length is the engine's own
 }
 
-// overlap returns what the engine is expected to hold of p.
+// overlap returns what the engine is expected to hold of p, by the form of its keys that more is known by.
 func (c *cache) overlap(p *cachestate.Prompt, bytesPerToken float64, d *cachestate.Density) overlap {
+	o := c.overlapOf(p, bytesPerToken, d)
+	if p.Next != nil {
+		if next := c.overlapOf(p.Next, bytesPerToken, d); next.saved > o.saved {
+			return next
+		}
+	}
+	return o
+}
+
+func (c *cache) overlapOf(p *cachestate.Prompt, bytesPerToken float64, d *cachestate.Density) overlap {
 	o := overlap{prompt: min(p.TotalTokens(bytesPerToken), maxPromptTokens)}
 	if _, whole, ok := d.Tokens(p, -1); ok {
 		o.prompt = min(whole, maxPromptTokens)

@@ -26,7 +26,7 @@ type lessons struct {
 	bare        bool               // a stream whose client asked for no usage
 	prompt      *cachestate.Prompt // a copy; nil when its tokens teach nothing
 	first, rest uint64             // BlockExtra of its first block and of the others
-	last        cachestate.Key     // of the prompt; its answer is repeated by the next one
+	last        []cachestate.Key   // of the prompt, in each form; its answer is repeated by the next one
 	learned     bool               // the prompt's tokens came
 	offPath     bool               // they come from a rendering, not with the answer
 }
@@ -79,8 +79,10 @@ func (a *Agent) planLocked(b *Booking, ad *Admission) {
 	if ad.Prompt == nil || ad.Traits.Any(openai.TraitMany|openai.TraitSkipsCache) {
 		return
 	}
-	if keys := ad.Prompt.Keys; len(keys) > 0 {
-		b.lessons.last = keys[len(keys)-1]
+	for _, form := range ad.Prompt.Forms() {
+		if n := len(form.Keys); n > 0 {
+			b.lessons.last = append(b.lessons.last, form.Keys[n-1])
+		}
 	}
 	a.askIDsLocked(b, ad)
 	a.askUsageLocked(b, ad)
@@ -133,7 +135,10 @@ func (a *Agent) teachesLocked(p *cachestate.Prompt) bool {
 	if block == 0 || len(p.Keys) == 0 {
 		return false
 	}
-	return a.blocks.Unmapped(p, look(a.book, (*book.Book).BytesPerToken)) >= 2*block || a.blocks.Sparse() && !a.blocks.Known(p.Keys[len(p.Keys)-1])
+	perToken := look(a.book, (*book.Book).BytesPerToken)
+	return slices.ContainsFunc(p.Forms(), func(p *cachestate.Prompt) bool {
+		return a.blocks.Unmapped(p, perToken) >= 2*block || a.blocks.Sparse() && len(p.Keys) > 0 && !a.blocks.Known(p.Keys[len(p.Keys)-1])
+	})
 }
 
 // askUsageLocked asks one stream in a few for its usage, which says what was cached, when the client did not.
@@ -240,7 +245,9 @@ func (a *Agent) unstableLocked() bool {
 
 // answeredLocked notes how long the answer was, which the conversation's next prompt repeats.
 func (b *Booking) answeredLocked(tokens int) {
-	if a := b.agent; a.blocks != nil && b.lessons.last != 0 && tokens > 0 {
-		a.blocks.Answered(b.lessons.last, tokens)
+	if a := b.agent; a.blocks != nil && tokens > 0 {
+		for _, last := range b.lessons.last {
+			a.blocks.Answered(last, tokens)
+		}
 	}
 }

@@ -172,7 +172,9 @@ func (x *exchange) shortlist(now time.Time) ([]Candidate, lack) {
 	all := x.untried((*buf)[:0], now)
 	*buf = all
 	if x.q.Locality {
-		x.g.View.Overlaps(&x.prompt, all)
+		if held := x.g.View.Overlaps(&x.prompt, all); x.prompt.Next != nil {
+			x.g.cover(x.model, held[0], held[1])
+		}
 	}
 	x.q.Learned = LearnedBy(all)
 	short := Shortlist(&x.q, all, x.rng)

@@ -147,12 +147,16 @@ func appendCall(c *call) []byte {
 	b = appendHeader(b, c.Header)
 	b = appendPrompt(b, &c.Prompt)
 	b = binary.AppendUvarint(b, uint64(max(c.QueuedAtProbe+1, 0)*1e6))
-	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2)
+	next := c.Prompt.Next
+	if next == nil {
+		next = &cachestate.Prompt{}
+	}
+	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3)
 	b = binary.AppendUvarint(b, uint64(c.BodySize))
 	b = binary.AppendUvarint(b, uint64(c.Traits))
 	b = engine.AppendString(b, c.Model)
 	b = engine.AppendString(b, c.Salt)
-	return engine.AppendString(b, c.LoRA)
+	return appendPrompt(engine.AppendString(b, c.LoRA), next)
 }
 
 func parseCall(b []byte, maxBody int) (*call, error) {
@@ -172,10 +176,22 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	c.BodySize = r.Int(uint64(maxBody))
 	c.Traits = openai.Traits(r.Int(math.MaxUint16))
 	c.Model, c.Salt, c.LoRA = r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes)
+	readNext(r, &c.Prompt, flags&8 != 0)
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("parse request frame: %w", err)
 	}
 	return c, nil
+}
+
+// readNext reads the other form of a prompt's keys. Before there was one, nothing stood here.
+func readNext(r *engine.Reader, p *cachestate.Prompt, alike bool) {
+	if len(r.Rest()) == 0 {
+		return
+	}
+	next := &cachestate.Prompt{Alike: alike}
+	if readPrompt(r, next); len(next.Keys) > 0 {
+		p.Next = next
+	}
 }
 
 func flag(v bool) byte {

@@ -25,7 +25,7 @@ import (
 type Config struct {
 	Agent     string            // name of this agent
 	Zone      string            // where it stands; "" when nobody said
-	Scheme    cachestate.Scheme // of prompt keys
+	Scheme    cachestate.Scheme // of prompt keys, until SetKeyings
 	View      *View
 	Index     *cachestate.Tiers
 	Peers     Peers
@@ -83,7 +83,8 @@ const maxHeaderBytes = 64 << 10
 // Owner is the other half: it serves requests, of this ingress and of peers, on the engines beside this agent.
 type Ingress struct {
 	Config
-	policy atomic.Pointer[inForce]
+	policy  atomic.Pointer[inForce]
+	keyings atomic.Pointer[keyings]
 
 	Owner *Owner
 
@@ -123,6 +124,7 @@ func New(c Config) (*Ingress, error) {
 	}
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
+	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*reuse{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
@@ -314,7 +316,7 @@ func (x *exchange) resolve() bool {
 // keys computes the prompt keys, unless the request is one that has none.
 func (x *exchange) keys() {
 	if x.request.Keyless == "" {
-		x.g.Scheme.Prompt(x.request.Walk(x.model, openai.Layout(x.g.View.Layout(x.model))), &x.prompt)
+		x.g.Key(x.request, x.model, &x.prompt)
 	} else {
 		x.prompt.Bytes = int64(len(x.request.Body))
 	}

@@ -11,14 +11,22 @@ type overlapBuffer [len(cachestate.Held{})][]int32
 
 var overlapBuffers = sync.Pool{New: func() any { return new(overlapBuffer) }}
 
-// Overlaps fills in what the digests of all hold of a prompt. It allocates nothing once the mesh stops growing.
-func (v *View) Overlaps(p *cachestate.Prompt, all []Candidate) {
+// Overlaps fills in what the digests of all hold of a prompt: by either form of its keys, whichever they hold more of. It
+// returns the most that they hold by each, in content bytes. It allocates nothing once the mesh stops growing.
+func (v *View) Overlaps(p *cachestate.Prompt, all []Candidate) (most [2]float64) {
 	buf := overlapBuffers.Get().(*overlapBuffer)
 	defer overlapBuffers.Put(buf)
-	v.overlaps(p, all, buf)
+	for i := range all {
+		all[i].Overlap = 0
+	}
+	most[0] = v.overlaps(p, all, buf)
+	if p.Next != nil {
+		most[1] = v.overlaps(p.Next, all, buf)
+	}
+	return most
 }
 
-func (v *View) overlaps(p *cachestate.Prompt, all []Candidate, buf *overlapBuffer) {
+func (v *View) overlaps(p *cachestate.Prompt, all []Candidate, buf *overlapBuffer) (most float64) {
 	for t := range buf {
 		buf[t] = buf[t][:0]
 		if index := v.index.Tier(cachestate.Tier(t)); index != nil {
@@ -33,8 +41,10 @@ func (v *View) overlaps(p *cachestate.Prompt, all []Candidate, buf *overlapBuffe
 				held[t] = buf[t][slot]
 			}
 		}
-		c.Overlap = cachestate.Weigh(p, held) * c.Scale
+		saved := cachestate.Weigh(p, held)
+		c.Overlap, most = max(c.Overlap, saved*c.Scale), max(most, saved)
 	}
+	return most
 }
 
 // Generations fills in the generation of the digests that overlaps are from.

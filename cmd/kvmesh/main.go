@@ -24,6 +24,8 @@ type cli struct {
 	Uncordon  uncordonCmd      `cmd:"" help:"Lift a cordon."`
 	Drain     drainCmd         `cmd:"" help:"Cordon, and wait until nothing runs there any more."`
 	Revoke    revokeCmd        `cmd:"" help:"Have the whole mesh refuse a certificate, by its serial number."`
+	Geometry  geometryCmd      `cmd:"" help:"Change the size of all digests."`
+	Scheme    schemeCmd        `cmd:"" help:"Change how the prompts of a model are keyed."`
 	Raft      raftCmd          `cmd:"" help:"Show or recover the group that decides about policy, cordons and revoked certificates."`
 	Cert      certCmd          `cmd:"" help:"Make the certificate authority, agent certificates and the gossip key of a mesh."`
 	Demo      demoCmd          `cmd:"" help:"Run a whole mesh with simulated engines on this machine and compare it with round robin."`

@@ -29,6 +29,8 @@ func (n *Node) handleAgreed(mux *http.ServeMux) {
 		"/debug/cordon":          a.postCordon,
 		"/debug/uncordon":        a.postUncordon,
 		"/debug/revoke":          a.postRevoke,
+		"/debug/geometry":        a.postGeometry,
+		"/debug/scheme":          a.postScheme,
 	} {
 		mux.Handle("POST "+path, n.guard(http.NewCrossOriginProtection().Handler(answering(change))))
 	}

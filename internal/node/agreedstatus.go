@@ -21,6 +21,9 @@ type AgreedStatus struct {
 	Policy  PolicyStatus    `json:"policy"`
 	Cordons []CordonStatus  `json:"cordons"`
 	Revoked []RevokedStatus `json:"revoked"`
+
+	Geometry GeometryStatus `json:"geometry"`
+	Schemes  []SchemeStatus `json:"schemes"`
 }
 
 // MemberStatus is a voter, or an agent that is about to become one.
@@ -45,6 +48,7 @@ func (a *agreement) status(now time.Time) AgreedStatus {
 		Role: g.Role, Leader: g.Leader, Quorum: g.Leader != "", Group: g.Group, Epoch: g.Epoch, Index: g.Index, Waiting: g.Waiting,
 		Members: []MemberStatus{}, Faults: append([]agreed.Fault{}, g.Faults...), Policy: a.policyInForce().PolicyStatus,
 		Cordons: a.cordons(now), Revoked: []RevokedStatus{},
+		Geometry: a.n.geometryStatus(state.Geometry), Schemes: a.n.schemeStatus(state.Schemes),
 	}
 	for _, m := range a.group.Members() {
 		p, _ := a.n.mesh.Peer(m.Agent)

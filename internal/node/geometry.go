@@ -21,9 +21,9 @@ type decider interface {
 // steerPeriod is the time between two looks of a leader at the digests of the mesh.
 const steerPeriod = 5 * time.Second
 
-// followGeometry publishes and reads digests in the geometry that the mesh agreed on, and sees to it that it changes where
-// this agent leads.
-func (n *Node) followGeometry(ctx context.Context, g decider) error {
+// followChanges publishes and reads digests in the geometry, and keys prompts by the schemes, that the mesh agreed on. Where
+// this agent leads it sees to it that changes go on.
+func (n *Node) followChanges(ctx context.Context, g decider) error {
 	tick := time.NewTicker(steerPeriod)
 	defer tick.Stop()
 	var r resizer
@@ -33,6 +33,7 @@ func (n *Node) followGeometry(ctx context.Context, g decider) error {
 		if s := g.State(); s != used {
 			used = s
 			n.useGeometry(s.Geometry)
+			n.useSchemes(s.Schemes)
 		}
 		select {
 		case <-ctx.Done():
@@ -41,6 +42,7 @@ func (n *Node) followGeometry(ctx context.Context, g decider) error {
 		case <-tick.C:
 			if g.Status().Role == agreed.RoleLeader {
 				n.steerGeometry(ctx, g, &r)
+				n.steerSchemes(ctx, g)
 			} else {
 				r = resizer{}
 			}

@@ -86,7 +86,7 @@ func (c *council) sit(t *testing.T, nodes ...*Node) {
 		if i == 0 {
 			role = agreed.RoleLeader
 		}
-		wg.Go(func() { _ = n.followGeometry(ctx, seat{c, role}) })
+		wg.Go(func() { _ = n.followChanges(ctx, seat{c, role}) })
 	}
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }

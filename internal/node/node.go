@@ -43,6 +43,7 @@ type Node struct {
 	listener  *spread.Listener
 	ingress   *forward.Ingress
 	agreement *agreement
+	keyed     keyed
 	recorder  *forward.Recorder
 	agentsOf  []*engineagent.Agent // in order of the config
 	byName    map[string]*engineagent.Agent
@@ -79,6 +80,8 @@ func New(c Config) (*Node, error) {
 		}
 	}
 	n.agreement.apply(time.Now()) // what the data folder has, before the first request
+	n.useGeometry(n.agreement.group.State().Geometry)
+	n.useSchemes(n.agreement.group.State().Schemes)
 	return n, nil
 }
 
@@ -225,7 +228,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.teller.Run(run) })
 	g.Go(func() error { return n.agreement.group.Run(run) })
 	g.Go(func() error { return n.agreement.run(run) })
-	g.Go(func() error { return n.followGeometry(run, n.agreement.group) })
+	g.Go(func() error { return n.followChanges(run, n.agreement.group) })
 	g.Go(func() error { return n.watch(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
 	select {

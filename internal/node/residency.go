@@ -58,7 +58,7 @@ func (n *Node) estimate(r *http.Request) (e estimate, err error) {
 	}
 	e.Layout = openai.Layout(n.view.Layout(model))
 	var p cachestate.Prompt
-	n.config.Forward.Scheme.Prompt(req.Walk(model, e.Layout), &p)
+	n.ingress.Key(req, model, &p)
 	e.Estimate = a.Estimate(&p)
 	return e, nil
 }

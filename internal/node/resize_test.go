@@ -16,7 +16,9 @@ func TestResizerSteps(t *testing.T) {
 	switched.Phase = agreed.PhaseSwitched
 	rested := agreed.GeometryChange{Since: start.Add(-restFor)}
 	missing := []engine.ID{"a/e"}
-	always := func(s digestsSeen) func(time.Duration) digestsSeen { return func(time.Duration) digestsSeen { return s } }
+	always := func(s digestsSeen) func(time.Duration) digestsSeen {
+		return func(time.Duration) digestsSeen { return s }
+	}
 	for _, tt := range []struct {
 		name   string
 		change agreed.GeometryChange

@@ -208,7 +208,7 @@ func flagWord(f engine.Flags) string {
 
 // notes says in words what is wrong.
 func (n *Node) notes() []string {
-	notes := append(append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...), n.agreement.notes()...)
+	notes := append(append(append([]string{}, n.mesh.Health()...), n.listener.Notes()...), append(n.agreement.notes(), n.keyed.why()...)...)
 	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
 		a := n.byName[name]
 		if !a.Ready() {

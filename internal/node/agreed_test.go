@@ -184,7 +184,11 @@ func TestCordonHoldsEverywhereUntilItEnds(t *testing.T) {
 		if answer.Local || answer.Index == 0 {
 			t.Errorf("got %+v", answer)
 		}
-		c := nodes[2].Status().Agreed.Cordons
+		var c []CordonStatus
+		await(t, "it is shown elsewhere", 2*time.Second, func() bool { // its owner's load may be faster
+			c = nodes[2].Status().Agreed.Cordons
+			return len(c) > 0
+		})
 		if len(c) != 1 || c[0].Engine != "v1/e" || c[0].Reason != "upgrade" || c[0].Author != "ann" || c[0].Expiry.IsZero() || c[0].Local {
 			t.Errorf("shown as %+v", c)
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 )
 
@@ -103,21 +101,18 @@ func (x *majority) comeBack(ctx context.Context, acknowledged uint64) error {
 	if err := x.m.awaitOneState(oneStateBound); err != nil {
 		return err
 	}
-	states, lost := map[string]bool{}, 0
-	for _, a := range x.m.agents {
-		s, err := a.status(ctx)
-		if err != nil {
-			return err
-		}
-		states[stateOf(&s)] = true
-		if s.Agreed.Policy.Index != last {
-			lost++
-		}
+	states, err := x.m.states(ctx)
+	if err != nil {
+		return err
+	}
+	without, err := x.m.without(ctx, last)
+	if err != nil {
+		return err
 	}
 	f := x.m.h.Figures
 	f.AtMost("three_back_one_state_s", took.Seconds(), oneStateBound.Seconds(), "from their start until all five are ready, vote, and have the same index and hash")
-	f.AtMost("three_back_states", float64(len(states)), 1, "pairs of index and hash on five agents after one more write: %v", slices.Sorted(maps.Keys(states)))
-	f.Zero("three_back_agents_without_the_last_policy", float64(lost), "index %d; the last one before the loss was %d", last, acknowledged)
+	f.AtMost("three_back_states", float64(len(states)), 1, "pairs of index and hash on five agents after one more write: %v", states)
+	f.Zero("three_back_agents_without_the_last_policy", float64(without), "index %d; the last one before the loss was %d", last, acknowledged)
 	if last <= acknowledged {
 		return errors.New("indexes go back")
 	}

@@ -189,6 +189,34 @@ func stateOf(s *node.Status) string {
 	return fmt.Sprintf("%d/%d %s", s.Agreed.Epoch, s.Agreed.Index, s.Agreed.Hash)
 }
 
+// states returns the states that agents hold, each once.
+func (m *testMesh) states(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, a := range m.agents {
+		s, err := a.status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, stateOf(&s))
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// without counts the agents that route by another policy than that of an index.
+func (m *testMesh) without(ctx context.Context, index uint64) (n int, err error) {
+	for _, a := range m.agents {
+		s, err := a.status(ctx)
+		if err != nil {
+			return n, err
+		}
+		if s.Agreed.Policy.Index != index {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // leader returns the agent that leads, as the first agent knows it.
 func (m *testMesh) leader() (*agent, error) {
 	s, err := m.agents[0].status(m.ctx)

@@ -30,6 +30,9 @@ func TestCountersOfAClassSurviveAChangeOfPolicy(t *testing.T) {
 		a.post(t.Context(), chatBody, team("goes"))
 		a.post(t.Context(), chatBody)
 		a.setPolicy(Policy{Classes: []Class{class("comes"), class("stays")}})
+		if a.classes.byName["goes"] != nil {
+			t.Error("the counters of a class that is gone are kept")
+		}
 		a.post(t.Context(), chatBody, team("stays"))
 		a.post(t.Context(), chatBody, team("goes"))
 		synctest.Wait()

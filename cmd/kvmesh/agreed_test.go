@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,8 +15,29 @@ import (
 	"github.com/kvmesh/kvmesh/internal/node"
 )
 
-// agreedServer stands in for an agent of a mesh that has agreed on things. It keeps what it is asked in asked.
-func agreedServer(t *testing.T, asked *[]string) (addr string) {
+// changes are what a server was asked to change.
+type changes struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (c *changes) add(s string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, s)
+}
+
+// take returns the changes since the last call.
+func (c *changes) take() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := strings.Join(c.all, "\n")
+	c.all = nil
+	return all
+}
+
+// agreedServer stands in for an agent of a mesh that has agreed on things. It keeps what it is asked to change.
+func agreedServer(t *testing.T, asked *changes) (addr string) {
 	t.Helper()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	old := node.AgreedPolicy{Index: 7, Author: "ann@host", Time: at, Text: "classes: []\n"}
@@ -40,7 +62,7 @@ func agreedServer(t *testing.T, asked *[]string) (addr string) {
 					t.Errorf("%s has the author %q", r.URL, q.Get("author"))
 				}
 				q.Del("author")
-				*asked = append(*asked, fmt.Sprintf("%s?%s %s", r.URL.Path, q.Encode(), body))
+				asked.add(fmt.Sprintf("%s?%s %s", r.URL.Path, q.Encode(), body))
 			}
 			_ = json.NewEncoder(w).Encode(value())
 		})
@@ -66,7 +88,7 @@ func agreedServer(t *testing.T, asked *[]string) (addr string) {
 }
 
 func TestCommandsForTheAgreedState(t *testing.T) {
-	var asked []string
+	var asked changes
 	addr := "--addr=" + agreedServer(t, &asked)
 	plain := file(t, "p.yaml", "classes:\n  - name: b\n")
 	edited := file(t, "e.yaml", "# kvmesh policy of index 7, by ann@host at 2026-01-02T03:04:05Z\nclasses:\n  - name: b\n")
@@ -106,13 +128,12 @@ func TestCommandsForTheAgreedState(t *testing.T) {
 			"",
 		},
 	} {
-		asked = nil
 		r := kvmesh(t, nil, tt.args...)
 		if r.code != 0 {
 			t.Errorf("%q: exit code %d, %s", tt.args, r.code, r.errout)
 		}
 		contains(t, r.out, tt.want...)
-		if got := strings.Join(asked, "\n"); got != tt.ask {
+		if got := asked.take(); got != tt.ask {
 			t.Errorf("%q asked %q, want %q", tt.args, got, tt.ask)
 		}
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -344,7 +345,7 @@ func TestRevokedCertificateIsRefusedByAll(t *testing.T) {
 
 func TestMetaIsReadBack(t *testing.T) {
 	for _, a := range []agreed.Agent{{Name: "a"}, {Name: "a", HasState: true}, {Name: "a", RaftID: strings.Repeat("f", 32), Expect: 3, HasState: true}} {
-		b := appendMeta(nil, a)
+		b := encodeMeta(a)
 		if got := parseMeta("a", b); got != a {
 			t.Errorf("got %+v, want %+v", got, a)
 		}
@@ -360,6 +361,28 @@ func FuzzParts(f *testing.F) {
 		err := eachPart(b, func(tag byte, body []byte) { again = appendPart(again, tag, body) })
 		if err == nil && parseMeta("a", again) != parseMeta("a", b) {
 			t.Errorf("%x is read in another way than %x", again, b)
+		}
+	})
+}
+
+func TestReadyWaitsForTheStateOfPeersButNotForLong(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		// One that says that it has a state and gives it to nobody.
+		owner := r.only(r.config("owner", "e"), func(n *Node, ctx context.Context) error { return n.teller.Run(ctx) })
+		if err := owner.mesh.SetMeta(encodeMeta(agreed.Agent{HasState: true})); err != nil {
+			t.Fatal(err)
+		}
+		config := r.config("late")
+		config.Mesh.Join = []string{owner.QUICAddr()}
+		late, _ := r.run(config)
+		await(t, "it knows the mesh", 10*time.Second, func() bool { return late.mesh.Settled() && late.UsableEngines() == 1 })
+		start := time.Now()
+		if w := get(late.debugMux(), "/readyz", nil); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "agreed state") {
+			t.Errorf("readyz: %d %s", w.Code, w.Body)
+		}
+		await(t, "it waits no longer", catchUpLimit+time.Second, late.Ready)
+		if took := time.Since(start); took < catchUpLimit-time.Second {
+			t.Errorf("it waited for %v", took)
 		}
 	})
 }

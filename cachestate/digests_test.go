@@ -3,6 +3,7 @@ package cachestate
 import (
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,4 +147,50 @@ func TestUseLeavesNoGap(t *testing.T) {
 	if x.Remove("a/e"); x.TierIn(large, TierGPU).Roster().Len() != 0 {
 		t.Error("an engine that was removed is known in the spare geometry")
 	}
+}
+
+// Readers never meet a moment in which an engine that is known in both geometries is known in neither, and a delta that comes
+// while reading moves is taken in.
+func TestReadersAndWritersSeeOneOfTwoGeometries(t *testing.T) {
+	shapes, key := []Geometry{{Bits: 1 << 10, Hashes: 3}, {Bits: 1 << 12, Hashes: 4}}, Key(0x123456789)
+	x := NewTiers(shapes[0])
+	x.Use(shapes[0], shapes[1])
+	d := NewDigests("a/e", 1, shapes)
+	publish := func(n int) {
+		d.Add(TierGPU, Key(n)*0x9e3779b97f4a7c15)
+		for _, delta := range d.Publish(epoch.Add(time.Duration(n) * time.Second)) {
+			if got := x.Apply(&delta); got != Applied {
+				t.Errorf("delta %d of %v: %v", n, delta.Geometry, got)
+			}
+		}
+	}
+	d.Add(TierGPU, key)
+	publish(0)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for out := []int32(nil); ; {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			index := x.Tier(TierGPU)
+			slot, known := index.Slot("a/e")
+			if out = index.Overlap([]Key{key}, nil, out); !known || out[slot] != 1 {
+				t.Error("a reader does not find what is in both geometries")
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		for n := range 100 {
+			publish(n + 1)
+		}
+	})
+	for n := range 1000 {
+		x.Use(shapes[n%2], shapes[(n+1)%2])
+	}
+	close(done)
+	wg.Wait()
 }

@@ -31,9 +31,13 @@ var ignoreScratch = cmp.FilterPath(func(p cmp.Path) bool {
 }, cmp.Ignore())
 
 func TestCallSurvivesTheWire(t *testing.T) {
-	for _, queued := range []float64{0.25, 0, -1} {
+	for i, queued := range []float64{0.25, 0, -1} {
 		want := exampleCall()
 		want.QueuedAtProbe = queued
+		if next := exampleCall().Prompt; i > 0 {
+			next.Keys[1], next.Alike = 5, i > 1
+			want.Prompt.Next = &next
+		}
 		got, err := parseCall(append(appendCall(want), "later fields"...), 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -41,6 +45,16 @@ func TestCallSurvivesTheWire(t *testing.T) {
 		if diff := cmp.Diff(want, got, ignoreScratch); diff != "" {
 			t.Errorf("call differs (-want +got):\n%s", diff)
 		}
+	}
+}
+
+// Before a prompt could have two forms, a call ended with its LoRA.
+func TestCallOfAnEarlierVersionIsRead(t *testing.T) {
+	want := exampleCall()
+	b := appendCall(want)
+	got, err := parseCall(b[:len(b)-len(appendPrompt(nil, &cachestate.Prompt{}))], 1<<20)
+	if err != nil || cmp.Diff(want, got, ignoreScratch) != "" {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

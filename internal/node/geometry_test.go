@@ -17,7 +17,19 @@ type council struct {
 	mu      sync.Mutex
 	state   *agreed.State
 	changed chan struct{}
-	kinds   []agreed.Kind // that were proposed
+	steps   []agreed.Kind // that were proposed
+}
+
+func (c *council) proposed() []agreed.Kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.steps)
+}
+
+func (c *council) phase() agreed.Phase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Geometry.Phase
 }
 
 func newCouncil(c agreed.GeometryChange) *council {
@@ -48,7 +60,9 @@ func (c *council) propose(command agreed.Command) agreed.Result {
 			*g = agreed.GeometryChange{Current: g.Current, Since: g.Since}
 		}
 	})
-	c.kinds = append(c.kinds, command.Kind)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.steps = append(c.steps, command.Kind)
 	return agreed.Result{}
 }
 
@@ -137,11 +151,11 @@ func TestFullDigestsGrow(t *testing.T) {
 		await(t, "its digest is everywhere", 2*time.Second, func() bool { return knowing() == len(nodes) })
 		for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			if knowing() != len(nodes) {
-				t.Fatalf("in phase %q %d agents know what an engine holds", c.state.Geometry.Phase, knowing())
+				t.Fatalf("in phase %q %d agents know what an engine holds", c.phase(), knowing())
 			}
 		}
-		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometrySwitch, agreed.KindGeometryFinish}; !slices.Equal(c.kinds, want) {
-			t.Errorf("steps %v, want %v", c.kinds, want)
+		if got, want := c.proposed(), []agreed.Kind{agreed.KindGeometry, agreed.KindGeometrySwitch, agreed.KindGeometryFinish}; !slices.Equal(got, want) {
+			t.Errorf("steps %v, want %v", got, want)
 		}
 		for _, n := range nodes {
 			if got := n.index.Geometries(); len(got) != 1 || got[0].Bits != 1<<11 {
@@ -166,8 +180,8 @@ func TestGeometryThatDoesNotComeIsTakenBack(t *testing.T) {
 		await(t, "both know both", 20*time.Second, func() bool { return a.UsableEngines() == 2 && b.UsableEngines() == 2 })
 		c.propose(agreed.Command{Kind: agreed.KindGeometry, Geometry: &agreed.Geometry{Bits: 1 << 18, Hashes: 5}})
 		time.Sleep(3 * time.Minute)
-		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometryRollback}; !slices.Equal(c.kinds, want) {
-			t.Errorf("steps %v, want %v", c.kinds, want)
+		if got, want := c.proposed(), []agreed.Kind{agreed.KindGeometry, agreed.KindGeometryRollback}; !slices.Equal(got, want) {
+			t.Errorf("steps %v, want %v", got, want)
 		}
 		c.change(func(g *agreed.GeometryChange) { g.Current = agreed.Geometry{Bits: 1 << 40, Hashes: 5} })
 		time.Sleep(10 * time.Second)

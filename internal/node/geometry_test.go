@@ -48,8 +48,17 @@ func (c *council) propose(command agreed.Command) agreed.Result {
 			*g = agreed.GeometryChange{Current: g.Current, Since: g.Since}
 		}
 	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.kinds = append(c.kinds, command.Kind)
 	return agreed.Result{}
+}
+
+// steps returns what was proposed so far.
+func (c *council) steps() []agreed.Kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.kinds)
 }
 
 // seat is an agent's part in a council.
@@ -137,11 +146,11 @@ func TestFullDigestsGrow(t *testing.T) {
 		await(t, "its digest is everywhere", 2*time.Second, func() bool { return knowing() == len(nodes) })
 		for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			if knowing() != len(nodes) {
-				t.Fatalf("in phase %q %d agents know what an engine holds", c.state.Geometry.Phase, knowing())
+				t.Fatalf("in phase %q %d agents know what an engine holds", seat{council: c}.State().Geometry.Phase, knowing())
 			}
 		}
-		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometrySwitch, agreed.KindGeometryFinish}; !slices.Equal(c.kinds, want) {
-			t.Errorf("steps %v, want %v", c.kinds, want)
+		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometrySwitch, agreed.KindGeometryFinish}; !slices.Equal(c.steps(), want) {
+			t.Errorf("steps %v, want %v", c.steps(), want)
 		}
 		for _, n := range nodes {
 			if got := n.index.Geometries(); len(got) != 1 || got[0].Bits != 1<<11 {
@@ -166,8 +175,8 @@ func TestGeometryThatDoesNotComeIsTakenBack(t *testing.T) {
 		await(t, "both know both", 20*time.Second, func() bool { return a.UsableEngines() == 2 && b.UsableEngines() == 2 })
 		c.propose(agreed.Command{Kind: agreed.KindGeometry, Geometry: &agreed.Geometry{Bits: 1 << 18, Hashes: 5}})
 		time.Sleep(3 * time.Minute)
-		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometryRollback}; !slices.Equal(c.kinds, want) {
-			t.Errorf("steps %v, want %v", c.kinds, want)
+		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometryRollback}; !slices.Equal(c.steps(), want) {
+			t.Errorf("steps %v, want %v", c.steps(), want)
 		}
 		c.change(func(g *agreed.GeometryChange) { g.Current = agreed.Geometry{Bits: 1 << 40, Hashes: 5} })
 		time.Sleep(10 * time.Second)

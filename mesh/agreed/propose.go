@@ -153,7 +153,7 @@ func (g *Group) whomToAsk(hint, silent string) string {
 // askOnce asks agent q; without one it asks somebody else who leads.
 func (g *Group) askOnce(ctx context.Context, agent string, q question) (answer, error) {
 	if agent != "" {
-		return g.ask(ctx, agent, q)
+		return g.askWhileItLeads(ctx, agent, q)
 	}
 	agent = g.anyVoter()
 	if agent == "" {
@@ -165,6 +165,28 @@ func (g *Group) askOnce(ctx context.Context, agent string, q question) (answer, 
 	}
 	a.Code, a.Text = codeNotLeader, agent+" was asked and knows no leader"
 	return a, nil
+}
+
+// askWhileItLeads asks agent q, and gives up as soon as another agent becomes the leader: one that was killed does not answer,
+// and the next leads before the attempt is over.
+func (g *Group) askWhileItLeads(ctx context.Context, agent string, q question) (answer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	before := g.latest().Leader
+	g.tasks.spawn(func() {
+		for {
+			moved := g.movement()
+			if now := g.latest().Leader; now != "" && now != before && now != agent {
+				cancel()
+			}
+			select {
+			case <-moved:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return g.ask(ctx, agent, q)
 }
 
 // anyVoter returns an agent that may know the voters: one of them, or one with a data folder, by chance.

@@ -92,6 +92,8 @@ func chat(ctx context.Context, client *http.Client, a *agent, model string) (fir
 	return readStream(resp.Body, begin)
 }
 
+var errNoAnswer = errors.New("the stream has no end or no content")
+
 // readStream returns when the first content came; the events must end as they should.
 func readStream(body io.Reader, begin time.Time) (first time.Duration, err error) {
 	done := false
@@ -112,7 +114,7 @@ func readStream(body io.Reader, begin time.Time) (first time.Duration, err error
 		return 0, err
 	}
 	if !done || first == 0 {
-		return 0, errors.New("the stream has no end or no content")
+		return 0, errNoAnswer
 	}
 	return first, nil
 }

@@ -184,8 +184,10 @@ func TestCordonHoldsEverywhereUntilItEnds(t *testing.T) {
 		if answer.Local || answer.Index == 0 {
 			t.Errorf("got %+v", answer)
 		}
-		c := nodes[2].Status().Agreed.Cordons
-		if len(c) != 1 || c[0].Engine != "v1/e" || c[0].Reason != "upgrade" || c[0].Author != "ann" || c[0].Expiry.IsZero() || c[0].Local {
+		cordons := func() []CordonStatus { return nodes[2].Status().Agreed.Cordons }
+		await(t, "all have heard of it", 2*time.Second, func() bool { return len(cordons()) == 1 }) // its owner's load may come before
+		c := cordons()
+		if c[0].Engine != "v1/e" || c[0].Reason != "upgrade" || c[0].Author != "ann" || c[0].Expiry.IsZero() || c[0].Local {
 			t.Errorf("shown as %+v", c)
 		}
 		await(t, "its owner says so", 3*time.Second, func() bool {

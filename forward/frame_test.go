@@ -126,6 +126,9 @@ func FuzzFrames(f *testing.F) {
 	var buf bytes.Buffer
 	w := newFrameWriter(&buf)
 	_ = w.write(frameRequest, appendCall(exampleCall()))
+	both := exampleCall()
+	both.Prompt.Next = &cachestate.Prompt{Keys: both.Prompt.Keys, Offsets: both.Prompt.Offsets, Odd: both.Prompt.Odd, High: both.Prompt.High, Bytes: 70123, Alike: true}
+	_ = w.write(frameRequest, appendCall(both))
 	_ = w.write(frameHead, appendHead(&head{Status: 200, Header: http.Header{"A": {"b"}}}))
 	_ = w.write(frameBounce, appendVerdict(verdict{Reason: "full"}))
 	_ = w.write(frameEnd, appendEnding(ending{}))

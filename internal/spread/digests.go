@@ -80,16 +80,20 @@ func (l *Listener) current(id DigestID) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.digestAt[id] = time.Now()
+	if o := l.owners[id.Engine.Agent()]; o != nil {
+		o.digestAt[id] = time.Now()
+	}
 }
 
 // DigestAges returns the time since each digest was last known to be its owner's last.
 func (l *Listener) DigestAges(now time.Time) map[DigestID]time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[DigestID]time.Duration, len(l.digestAt))
-	for id, at := range l.digestAt {
-		out[id] = now.Sub(at)
+	out := map[DigestID]time.Duration{}
+	for _, o := range l.owners {
+		for id, at := range o.digestAt {
+			out[id] = now.Sub(at)
+		}
 	}
 	return out
 }

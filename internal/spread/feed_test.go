@@ -336,8 +336,8 @@ func TestPullsAreBounded(t *testing.T) {
 		}
 		peer.listener.MergeState(vector)
 		time.Sleep(time.Second)
-		if n := owner.get(&owner.pulled); n != maxPulls {
-			t.Errorf("%d pulls at a time, want %d", n, maxPulls)
+		if n := owner.get(&owner.pulled); n != maxPullsOf {
+			t.Errorf("%d pulls at a time, want %d", n, maxPullsOf)
 		}
 		close(owner.hold)
 		await(t, "all are pulled", time.Second, func() bool { return owner.get(&owner.pulled) == len(sources) })
@@ -451,7 +451,7 @@ func TestForgottenPeersLeaveNothing(t *testing.T) {
 		owner.teller.Forget(nobody)
 		peer.listener.View.PeerReplaced("owner")
 		peer.listener.Forget(nobody)
-		if n := len(owner.teller.peers) + len(peer.listener.owners) + len(peer.listener.digestAt) + len(peer.listener.asked); n != 0 {
+		if n := len(owner.teller.peers) + len(peer.listener.owners); n != 0 {
 			t.Errorf("%d things are remembered", n)
 		}
 	})

@@ -19,6 +19,9 @@ const (
 // maxFrame bounds kind and body of a frame: a digest of the largest geometry fits.
 const maxFrame = 4 << 20
 
+// maxHello bounds the first frame of a feed, with room for what later versions add to a hello.
+const maxHello = 1 << 10
+
 // firstRead is what a reader allocates for a frame before any byte of it came: most frames fit, and a liar gets no more
 // than this for each feed.
 const firstRead = 16 << 10
@@ -35,11 +38,27 @@ func appendFrame(b []byte, kind byte, body []byte) []byte {
 
 // frameReader reads the frames of a feed.
 type frameReader struct {
-	r *bufio.Reader
+	r    *bufio.Reader
+	most uint64 // bytes of a frame
 }
 
 // newFrameReader keeps its buffer small: there is one for each peer, and most frames come alone.
-func newFrameReader(r io.Reader) frameReader { return frameReader{bufio.NewReaderSize(r, 1<<10)} }
+func newFrameReader(r io.Reader) frameReader {
+	return frameReader{bufio.NewReaderSize(r, 1<<10), maxFrame}
+}
+
+// hello reads the first frame, which must be a hello.
+func (f frameReader) hello() (hello, error) {
+	f.most = maxHello
+	kind, body, err := f.next()
+	switch {
+	case err != nil:
+		return hello{}, err
+	case kind != frameHello:
+		return hello{}, errNoHello
+	}
+	return parseHello(body)
+}
 
 // next returns the next frame of a kind that is known. The error is io.EOF where a feed ends between two frames.
 func (f frameReader) next() (kind byte, body []byte, err error) {
@@ -48,7 +67,7 @@ func (f frameReader) next() (kind byte, body []byte, err error) {
 		switch {
 		case err != nil:
 			return 0, nil, err
-		case size == 0 || size > maxFrame:
+		case size == 0 || size > f.most:
 			return 0, nil, fmt.Errorf("%w: of %d bytes", errFrame, size)
 		}
 		if kind, err = f.r.ReadByte(); err != nil {

@@ -43,18 +43,39 @@ type Listener struct {
 	pullers sync.WaitGroup
 	slots   chan struct{} // as many as pulls may run
 
-	mu       sync.Mutex
-	owners   map[string]*owner
-	asked    map[DigestID]*asked
-	digestAt map[DigestID]time.Time // when a digest was last known to be its owner's last
+	mu     sync.Mutex
+	owners map[string]*owner
 }
 
-// owner is one life of a peer's process, as a teller.
+// owner is one life of a peer's process, as a teller, and what is known of its digests. What it can make grow is kept here,
+// so that its end frees it.
 type owner struct {
 	instance  uint64
 	announced uint64   // number of the last announcement
 	scheme    schemeID // as its feed says; zero before
 	feed      Stream   // the last one; nil when it has ended
+
+	ctx   context.Context // of its pulls
+	over  context.CancelFunc
+	slots chan struct{}       // as many as pulls from it may run
+	asked map[DigestID]*asked // at most maxAsked
+
+	digestAt map[DigestID]time.Time // when a digest was last known to be its last; of engines that it has announced
+}
+
+func (l *Listener) newOwner(instance uint64) *owner {
+	o := &owner{
+		instance: instance, slots: make(chan struct{}, maxPullsOf),
+		asked: map[DigestID]*asked{}, digestAt: map[DigestID]time.Time{},
+	}
+	o.ctx, o.over = context.WithCancel(l.ctx)
+	return o
+}
+
+// forget drops what is kept of digests that are gone.
+func (o *owner) forget(gone func(DigestID) bool) {
+	maps.DeleteFunc(o.digestAt, func(id DigestID, _ time.Time) bool { return gone(id) })
+	maps.DeleteFunc(o.asked, func(id DigestID, a *asked) bool { return !a.running && gone(id) })
 }
 
 // NewListener returns a Listener, which is to be closed.
@@ -68,7 +89,7 @@ func NewListener(c ListenerConfig) *Listener {
 	f := promauto.With(c.Registerer)
 	l := &Listener{
 		ListenerConfig: c, scheme: schemeOf(c.Scheme), slots: make(chan struct{}, maxPulls),
-		owners: map[string]*owner{}, asked: map[DigestID]*asked{}, digestAt: map[DigestID]time.Time{},
+		owners: map[string]*owner{},
 		badMessages: f.NewCounter(prometheus.CounterOpts{
 			Name: "kvmesh_spread_bad_messages_total",
 			Help: "Messages of peers that could not be read. Worry when it grows: a peer is broken, or of a version that cannot be mixed with this one.",
@@ -96,7 +117,10 @@ func (l *Listener) PeerUp(peer string, instance uint64) {
 	before := l.owners[peer]
 	replaced := before == nil || before.instance != instance
 	if replaced {
-		l.owners[peer] = &owner{instance: instance}
+		if before != nil {
+			before.over()
+		}
+		l.owners[peer] = l.newOwner(instance)
 	}
 	l.mu.Unlock()
 	if replaced {
@@ -111,20 +135,18 @@ var (
 	errInstance = errors.New("it is of another life of the peer")
 )
 
+// helloPatience is how long a feed may take to say whose it is. Afterwards it may be silent.
+const helloPatience = 5 * time.Second
+
 // codeFeedRefused cancels a feed that cannot be read, or that another one of the peer has replaced.
 const codeFeedRefused = 35
 
 // ServeFeed reads what a peer tells until its feed ends. A peer has one feed: a new one ends the one before.
 func (l *Listener) ServeFeed(peer string, s Stream) error {
 	r := newFrameReader(s)
-	kind, body, err := r.next()
-	if err == nil && kind != frameHello {
-		err = errNoHello
-	}
-	if err != nil {
-		return l.refuseFeed(peer, s, err)
-	}
-	h, err := parseHello(body)
+	_ = s.SetReadDeadline(time.Now().Add(helloPatience)) // a stream that takes none fails at the read
+	h, err := r.hello()
+	_ = s.SetReadDeadline(time.Time{})
 	if err != nil {
 		return l.refuseFeed(peer, s, err)
 	}
@@ -162,7 +184,7 @@ func (l *Listener) begin(peer string, h hello, s Stream) (o *owner, before Strea
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if o = l.owners[peer]; o == nil {
-		o = &owner{instance: h.instance}
+		o = l.newOwner(h.instance)
 		l.owners[peer] = o
 	}
 	if o.instance != h.instance {
@@ -209,6 +231,9 @@ func (l *Listener) hearEngines(peer string, o *owner, b []byte) error {
 	}
 	if l.isNews(peer, o, number) {
 		l.View.Announce(peer, engines, time.Now())
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		o.forget(l.gone())
 	}
 	return nil
 }
@@ -262,14 +287,23 @@ func (l *Listener) Datagram(peer string, b []byte) {
 // Forget drops what is kept of engines that the view does not know any more, and of agents that known denies. Call it
 // once a minute.
 func (l *Listener) Forget(known func(agent string) bool) {
+	gone := l.gone()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for agent, o := range l.owners {
+		o.forget(gone)
+		if o.feed == nil && !known(agent) {
+			o.over()
+			delete(l.owners, agent)
+		}
+	}
+}
+
+// gone returns what tells the digests of engines that the view does not know, and of geometries that are not taken.
+func (l *Listener) gone() func(DigestID) bool {
 	taken := l.Index.Geometries()
-	gone := func(id DigestID) bool {
+	return func(id DigestID) bool {
 		_, known := l.View.Generation(id.Engine)
 		return !known || !slices.Contains(taken, id.Geometry)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.digestAt, func(id DigestID, _ time.Time) bool { return gone(id) })
-	maps.DeleteFunc(l.asked, func(id DigestID, a *asked) bool { return !a.running && gone(id) })
-	maps.DeleteFunc(l.owners, func(agent string, o *owner) bool { return o.feed == nil && !known(agent) })
 }

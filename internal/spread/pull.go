@@ -17,6 +17,10 @@ const (
 	// maxPulls bounds the pulls that run at a time: a whole digest takes a packet's time at each end, and hundreds that are
 	// missed together should not delay requests.
 	maxPulls = 8
+	// maxPullsOf bounds those from one owner: one that does not answer must not keep the others' waiting.
+	maxPullsOf = maxPulls / 2
+	// maxAsked bounds the digests of one owner that are asked for: all of as many engines as it may have, in two geometries.
+	maxAsked = 2 * 3 * MaxEngines
 	// pullDeadline bounds one pull; what comes next of the digest asks again.
 	pullDeadline = 5 * time.Second
 	// pullSlack is the part of a period by which a pull may come earlier than a period after the one before, so that the
@@ -57,19 +61,26 @@ func (l *Listener) pull(id DigestID) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.asked[id]
-	if a == nil {
-		a = &asked{}
-		l.asked[id] = a
+	o := l.owners[id.Engine.Agent()]
+	if o == nil || l.ctx.Err() != nil {
+		return
 	}
-	if a.running || now.Sub(a.at) < period-period/pullSlack || l.ctx.Err() != nil {
+	a := o.asked[id]
+	if a == nil {
+		if len(o.asked) >= maxAsked {
+			return
+		}
+		a = &asked{}
+		o.asked[id] = a
+	}
+	if a.running || now.Sub(a.at) < period-period/pullSlack {
 		return
 	}
 	a.running, a.at = true, now
 	l.pulls.Inc()
 	l.pullers.Go(func() {
-		if err := l.pullInTurn(id, rand.N(period/pullJitter)); err != nil && l.ctx.Err() == nil {
-			l.Logger.Info("digest not pulled", "engine", id.Engine, "tier", id.Tier.String(), "err", err)
+		if err := l.pullInTurn(o, id, rand.N(period/pullJitter)); err != nil && o.ctx.Err() == nil {
+			l.Logger.Debug("digest not pulled", "engine", id.Engine, "tier", id.Tier.String(), "err", err)
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -77,18 +88,21 @@ func (l *Listener) pull(id DigestID) {
 	})
 }
 
-// pullInTurn pulls after a while, and when few others run.
-func (l *Listener) pullInTurn(id DigestID, after time.Duration) error {
+// pullInTurn pulls after a while, and when few others run: of the same owner first, so that who waits for those holds up no
+// other.
+func (l *Listener) pullInTurn(o *owner, id DigestID, after time.Duration) error {
 	select {
 	case <-time.After(after):
-	case <-l.ctx.Done():
-		return l.ctx.Err()
+	case <-o.ctx.Done():
+		return o.ctx.Err()
 	}
-	select {
-	case l.slots <- struct{}{}:
-		defer func() { <-l.slots }()
-	case <-l.ctx.Done():
-		return l.ctx.Err()
+	for _, slots := range []chan struct{}{o.slots, l.slots} {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-o.ctx.Done():
+			return o.ctx.Err()
+		}
 	}
 	return l.pullNow(id)
 }

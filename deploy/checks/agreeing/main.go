@@ -20,6 +20,7 @@ func checks() []check.Check {
 		{Name: "linear", Run: checkLinear, Limit: 30 * time.Minute, Short: true},
 		{Name: "crash", Run: checkCrash, Limit: 30 * time.Minute, Short: true},
 		{Name: "failover", Run: checkFailover, Limit: 20 * time.Minute, Short: true},
+		{Name: "kills", Run: checkKills, Limit: 30 * time.Minute},
 		{Name: "spread", Run: checkSpread, Limit: time.Hour},
 		{Name: "geometry", Run: checkGeometry, Limit: time.Hour},
 		{Name: "scheme", Run: checkScheme, Limit: 2 * time.Hour},

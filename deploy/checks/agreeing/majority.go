@@ -15,7 +15,7 @@ const (
 	atOnceTake     = time.Second
 	// A request that waited for a quorum, even for one try, would be hundreds of milliseconds late; what two cores add to
 	// one that does not is less.
-	medianBound, tailBound = 2, 25 // ms
+	medianBound, tailBound = 2, 50 // ms
 	// oneStateBound is within what time after their start the agents that were lost have what the others have.
 	oneStateBound = 30 * time.Second
 )

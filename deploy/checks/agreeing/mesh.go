@@ -108,19 +108,24 @@ func (m *testMesh) close() {
 var debugClient = &http.Client{Timeout: 5 * time.Second}
 
 func (a *agent) status(ctx context.Context) (s node.Status, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.debug+"/debug/mesh.json", nil)
+	return s, a.get(ctx, "/debug/mesh.json", &s)
+}
+
+// get reads a page of an agent's debug server.
+func (a *agent) get(ctx context.Context, path string, into any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.debug+path, nil)
 	if err != nil {
-		return s, err
+		return err
 	}
 	resp, err := debugClient.Do(r)
 	if err != nil {
-		return s, err
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("status of %s: %s", a.name, resp.Status)
+		return fmt.Errorf("%s of %s: %s", path, a.name, resp.Status)
 	}
-	return s, json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&s)
+	return json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(into)
 }
 
 // awaitOneState waits until all agents are ready, vote, know all engines and have the same state.
@@ -230,12 +235,14 @@ func (m *testMesh) leader() (*agent, error) {
 	return m.agents[i], nil
 }
 
+// policyText is the policy of the nth write.
+func policyText(n int) string { return fmt.Sprintf("classes: [{name: write%d}]\n", n) }
+
 // write puts a policy of its own into force by an agent, as an operator does, and returns its index.
 func (m *testMesh) write(ctx context.Context, a *agent) (index uint64, err error) {
 	m.writes++
 	file := m.file("policy.yaml")
-	text := fmt.Sprintf("classes: [{name: write%d}]\n", m.writes)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(policyText(m.writes)), 0o600); err != nil {
 		return 0, err
 	}
 	out, err := check.Command{Dir: m.h.Dir, Args: []string{m.h.Bin, "policy", "apply", "--force", "--addr", a.debug, file}}.Run(ctx)

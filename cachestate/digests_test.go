@@ -3,6 +3,7 @@ package cachestate
 import (
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ type tierKey struct {
 type plainDigests struct {
 	held       map[tierKey]int
 	geometries []Geometry
+
+	compared, differ int // digests, of all twins
 }
 
 func (p *plainDigests) resident(tell func(Tier, Key)) {
@@ -50,7 +53,9 @@ func (p *plainDigests) check(t *rapid.T, full []Delta) {
 	seen := map[Geometry]bool{}
 	for _, d := range full {
 		seen[d.Geometry] = true
+		p.compared++
 		if !slices.Equal(d.Words, p.words(d.Geometry, d.Tier)) {
+			p.differ++
 			t.Fatalf("the digest of %v in tier %v is not that of what is held", d.Geometry, d.Tier)
 		}
 	}
@@ -63,9 +68,13 @@ func (p *plainDigests) check(t *rapid.T, full []Delta) {
 // follows the changes of geometry ends at them whichever it reads.
 func TestDigestsOfBothGeometriesAgreeWithPlainTwin(t *testing.T) {
 	shapes := []Geometry{{Bits: 1 << 9, Hashes: 3}, {Bits: 1 << 10, Hashes: 3}, {Bits: 1 << 11, Hashes: 5}}
-	pool := randomKeys(11, 40)
+	pool, p := randomKeys(11, 40), &plainDigests{}
+	defer func() {
+		t.Logf("figure twin_digests_compared %d digests", p.compared)
+		t.Logf("figure twin_digests_differ %d digests", p.differ)
+	}()
 	rapid.Check(t, func(t *rapid.T) {
-		p := &plainDigests{held: map[tierKey]int{}, geometries: shapes[:1]}
+		p.held, p.geometries = map[tierKey]int{}, shapes[:1]
 		d, x, now := NewDigests("a/e", 1, p.geometries), NewTiers(shapes[0]), epoch
 		publish := func() {
 			now = now.Add(time.Second)
@@ -146,4 +155,50 @@ func TestUseLeavesNoGap(t *testing.T) {
 	if x.Remove("a/e"); x.TierIn(large, TierGPU).Roster().Len() != 0 {
 		t.Error("an engine that was removed is known in the spare geometry")
 	}
+}
+
+// Readers never meet a moment in which an engine that is known in both geometries is known in neither, and a delta that comes
+// while reading moves is taken in.
+func TestReadersAndWritersSeeOneOfTwoGeometries(t *testing.T) {
+	shapes, key := []Geometry{{Bits: 1 << 10, Hashes: 3}, {Bits: 1 << 12, Hashes: 4}}, Key(0x123456789)
+	x := NewTiers(shapes[0])
+	x.Use(shapes[0], shapes[1])
+	d := NewDigests("a/e", 1, shapes)
+	publish := func(n int) {
+		d.Add(TierGPU, Key(n)*0x9e3779b97f4a7c15)
+		for _, delta := range d.Publish(epoch.Add(time.Duration(n) * time.Second)) {
+			if got := x.Apply(&delta); got != Applied {
+				t.Errorf("delta %d of %v: %v", n, delta.Geometry, got)
+			}
+		}
+	}
+	d.Add(TierGPU, key)
+	publish(0)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for out := []int32(nil); ; {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			index := x.Tier(TierGPU)
+			slot, known := index.Slot("a/e")
+			if out = index.Overlap([]Key{key}, nil, out); !known || out[slot] != 1 {
+				t.Error("a reader does not find what is in both geometries")
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		for n := range 100 {
+			publish(n + 1)
+		}
+	})
+	for n := range 1000 {
+		x.Use(shapes[n%2], shapes[(n+1)%2])
+	}
+	close(done)
+	wg.Wait()
 }

@@ -12,10 +12,11 @@ import "slices"
 type Mirror struct {
 	capacity int64
 	block    int64
-	maxKeys  int // beyond it keys are evicted whatever they weigh
+	maxKeys  int // beyond it keys are evicted whatever they weigh; twins may be half as many more
 	changed  func(k Key, resident bool)
 
 	keys     map[Key]*entry
+	twins    int // of them, those that stand beside another key of an entry
 	releases releases
 	stamp    uint64
 	stored   int64 // tokens of keys and rests
@@ -69,7 +70,7 @@ func (m *Mirror) Tokens() int64 { return m.stored + m.held }
 
 // evict makes room until the pool is within its bounds or nothing is left that may go.
 func (m *Mirror) evict() {
-	for m.Tokens() > m.capacity || len(m.keys) > m.maxKeys {
+	for m.Tokens() > m.capacity || len(m.keys) > m.maxKeys+min(m.twins, m.maxKeys/2) {
 		e := m.releases.first()
 		if e == nil {
 			return
@@ -84,6 +85,7 @@ func (m *Mirror) drop(e *entry) {
 	m.stored -= e.tokens
 	if e.keyed {
 		m.forget(e)
+		m.setTwin(e, 0)
 	} else if e.of != nil && e.of.rest == e {
 		e.of.rest = nil
 	}
@@ -117,12 +119,23 @@ func (m *Mirror) rename(e *entry, k, twin Key) {
 		twin = 0
 	}
 	m.forget(e, k, twin)
-	e.key, e.twin = k, twin
+	e.key = k
+	m.setTwin(e, twin)
 	for _, name := range e.names() {
 		if m.keys[name] == nil {
 			m.keys[name] = e
 			m.changed(name, true)
 		}
+	}
+}
+
+// setTwin notes an entry's other key, 0 for none.
+func (m *Mirror) setTwin(e *entry, twin Key) {
+	if e.twin != 0 {
+		m.twins--
+	}
+	if e.twin = twin; twin != 0 {
+		m.twins++
 	}
 }
 

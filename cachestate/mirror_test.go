@@ -344,7 +344,13 @@ func compareMirrors(t *rapid.T, m *Mirror, want []Key, twin *plainMirror, reside
 			t.Fatalf("key %x: told %v", k, on)
 		}
 	}
-	if m.Tokens() != twin.total() || len(m.keys) != told {
+	twins := 0
+	for k, e := range m.keys {
+		if e.twin == k {
+			twins++
+		}
+	}
+	if m.Tokens() != twin.total() || len(m.keys) != told || m.twins != twins {
 		t.Fatalf("got %d tokens, %d keys, want %d, %d", m.Tokens(), len(m.keys), twin.total(), told)
 	}
 	last := uint64(0)
@@ -390,6 +396,23 @@ func TestMirrorChangesItsScheme(t *testing.T) {
 	}
 	if m.SetCapacity(0); len(m.keys) != 1 { // that of the root
 		t.Errorf("%d keys without room", len(m.keys))
+	}
+}
+
+// Within a window a digest may hold half as many keys more: a digest fuller than that counts as unknown.
+func TestTwinsAreBounded(t *testing.T) {
+	m := NewMirror(1<<30, 1, 100, nothing)
+	for i := range 90 {
+		serve(m, inBoth(turns(400+i)), 0)
+	}
+	if len(m.keys) < 149 || len(m.keys) > 150 || m.Overlap(turns(489).Keys) != 2 {
+		t.Errorf("%d keys with a bound of 100", len(m.keys))
+	}
+	for i := range 90 {
+		serve(m, inNext(turns(400+i)), 0)
+	}
+	if len(m.keys) > 100 || m.twins != 0 {
+		t.Errorf("%d keys and %d twins after the window, with a bound of 100", len(m.keys), m.twins)
 	}
 }
 

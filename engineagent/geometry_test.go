@@ -67,3 +67,52 @@ func TestSmallerGeometryBoundsTheMirror(t *testing.T) {
 	a.SetGeometries([]cachestate.Geometry{cachestate.DefaultGeometry(), tiny})
 	wantTwin(t, a, []cachestate.Geometry{cachestate.DefaultGeometry(), tiny}, prompt(1, 0, 0, 8).Keys...)
 }
+
+// inNextScheme is a prompt with another form, whose keys differ in one bit.
+func inNextScheme(p *cachestate.Prompt) *cachestate.Prompt {
+	next := p.Clone()
+	for i := range next.Keys {
+		next.Keys[i] ^= 1 << 40
+	}
+	next.Alike = true
+	return next
+}
+
+// Within a window an owner keeps what its engine holds by both forms of the keys, whether the mirror or blocks tell of it, and
+// after it by those that requests still come with.
+func TestOwnerKeepsBothFormsWithinAWindow(t *testing.T) {
+	for _, events := range []bool{false, true} {
+		a := upAgent(t, nil)
+		if events {
+			a = toldAgent(t, nil)
+		}
+		geometries := []cachestate.Geometry{cachestate.DefaultGeometry()}
+		old := func() *cachestate.Prompt { return dense(prompt(1, 0, 0, 20)) }
+		next := inNextScheme(old())
+		both := old()
+		both.Next = next
+		tokens := tokensOf(1, 400)
+		serve := func(p *cachestate.Prompt) (overlap int) {
+			b := mustAdmit(t, a, Admission{Prompt: p, QueuedAtProbe: -1, Route: openai.RouteChat, Model: "m"})
+			b.FirstContent()
+			b.Learn(tokens, 0)
+			if events {
+				(*sink)(a).Apply(0, []cachestate.BlockEvent{storedTokens(tokens)})
+			}
+			b.Finish(Outcome{HasUsage: true, Usage: openai.Usage{PromptTokens: 400, CompletionTokens: 8}})
+			return b.Overlap()
+		}
+		if got := serve(old()); got != 0 {
+			t.Errorf("events %v: overlap %d of a new prompt", events, got)
+		}
+		wantTwin(t, a, geometries, old().Keys...)
+		if got := serve(both); got == 0 {
+			t.Errorf("events %v: nothing is found in the window", events)
+		}
+		wantTwin(t, a, geometries, slices.Concat(old().Keys, next.Keys)...)
+		if got := serve(next.Clone()); got == 0 {
+			t.Errorf("events %v: nothing is found after the window", events)
+		}
+		wantTwin(t, a, geometries, next.Keys...)
+	}
+}

@@ -31,9 +31,13 @@ var ignoreScratch = cmp.FilterPath(func(p cmp.Path) bool {
 }, cmp.Ignore())
 
 func TestCallSurvivesTheWire(t *testing.T) {
-	for _, queued := range []float64{0.25, 0, -1} {
+	for i, queued := range []float64{0.25, 0, -1} {
 		want := exampleCall()
 		want.QueuedAtProbe = queued
+		if next := exampleCall().Prompt; i > 0 {
+			next.Keys[1], next.Alike = 5, i > 1
+			want.Prompt.Next = &next
+		}
 		got, err := parseCall(append(appendCall(want), "later fields"...), 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -41,6 +45,16 @@ func TestCallSurvivesTheWire(t *testing.T) {
 		if diff := cmp.Diff(want, got, ignoreScratch); diff != "" {
 			t.Errorf("call differs (-want +got):\n%s", diff)
 		}
+	}
+}
+
+// Before a prompt could have two forms, a call ended with its LoRA.
+func TestCallOfAnEarlierVersionIsRead(t *testing.T) {
+	want := exampleCall()
+	b := appendCall(want)
+	got, err := parseCall(b[:len(b)-len(appendPrompt(nil, &cachestate.Prompt{}))], 1<<20)
+	if err != nil || cmp.Diff(want, got, ignoreScratch) != "" {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -112,6 +126,9 @@ func FuzzFrames(f *testing.F) {
 	var buf bytes.Buffer
 	w := newFrameWriter(&buf)
 	_ = w.write(frameRequest, appendCall(exampleCall()))
+	both := exampleCall()
+	both.Prompt.Next = &cachestate.Prompt{Keys: both.Prompt.Keys, Offsets: both.Prompt.Offsets, Odd: both.Prompt.Odd, High: both.Prompt.High, Bytes: 70123, Alike: true}
+	_ = w.write(frameRequest, appendCall(both))
 	_ = w.write(frameHead, appendHead(&head{Status: 200, Header: http.Header{"A": {"b"}}}))
 	_ = w.write(frameBounce, appendVerdict(verdict{Reason: "full"}))
 	_ = w.write(frameEnd, appendEnding(ending{}))

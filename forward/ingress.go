@@ -226,15 +226,20 @@ func requestID(r *http.Request) string {
 	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 }
 
-// checkHeader refuses what an owner would not read: headers and paths that are too long.
-func checkHeader(r *http.Request) *openai.Error {
-	size, fields := 0, 0
-	for k, vs := range r.Header {
+// headerSize returns the bytes and the fields of a header.
+func headerSize(h http.Header) (size, fields int) {
+	for k, vs := range h {
 		for _, v := range vs {
 			size += len(k) + len(v) + 4
 			fields++
 		}
 	}
+	return size, fields
+}
+
+// checkHeader refuses what an owner would not read: headers and paths that are too long.
+func checkHeader(r *http.Request) *openai.Error {
+	size, fields := headerSize(r.Header)
 	switch {
 	case size > maxHeaderBytes || fields > maxHeaders:
 		return &openai.Error{

@@ -23,8 +23,8 @@ type past struct {
 // secretFields are those of a header that are not kept. A policy that matches one of them is tried as if it were not there.
 var secretFields = []string{"Authorization", "X-Api-Key", "Cookie", "Proxy-Authorization"}
 
-// maxPastHeader bounds the fields of a header that is kept; of a longer one none is.
-const maxPastHeader = 64
+// maxPastHeader bounds the bytes of a header that is kept; of a longer one nothing is.
+const maxPastHeader = 8 << 10
 
 func (x *exchange) past() *past {
 	if x.event.Class == "" || len(x.ranked) == 0 {
@@ -32,7 +32,7 @@ func (x *exchange) past() *past {
 	}
 	p := &past{traffic: x.traffic, session: x.session, class: x.class, keys: len(x.prompt.Keys) > 0, q: x.q, ranked: x.ranked}
 	p.traffic.keyHash, p.traffic.Header = keyHash(x.r.Header), http.Header{}
-	if len(x.r.Header) <= maxPastHeader {
+	if size, _ := headerSize(x.r.Header); size <= maxPastHeader {
 		p.traffic.Header = x.r.Header.Clone()
 		for _, field := range secretFields {
 			p.traffic.Header.Del(field)

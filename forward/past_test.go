@@ -44,6 +44,10 @@ func TestPastDecisionIsTriedOnAnotherPolicy(t *testing.T) {
 				t.Errorf("%s: %+v became %+v, want %+v", name, was, would, tt.want)
 			}
 		}
+		a.post(t.Context(), body, func(r *http.Request) { r.Header.Set("X-Long", strings.Repeat("x", maxPastHeader)) })
+		if h := a.last().past.traffic.Header; len(h) > 0 {
+			t.Errorf("a long header is kept: %d fields", len(h))
+		}
 		if text, err := json.Marshal(e); err != nil || strings.Contains(string(text), "secret") || strings.Contains(string(text), "team-of-chat") {
 			t.Errorf("%v, the event shows the header: %s", err, text)
 		}

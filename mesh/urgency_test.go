@@ -65,8 +65,9 @@ func TestBulkDelaysNeitherProbesNorRequests(t *testing.T) {
 		for _, kind := range []Kind{KindProbe, KindRequest, KindControl} {
 			busy := roundTrips(t, a, kind)
 			t.Logf("%v: half of the round trips %v, nine in ten %v; at rest %v and %v", kind, busy[25], busy[45], rest[25], rest[45])
-			if slow := busy[45] - rest[45]; slow > onTheWire+20*time.Millisecond { // of some a packet is lost, and sent again later
-				t.Errorf("%v: nine in ten took up to %v longer than at rest, with %v on the wire", kind, slow, onTheWire)
+			// A lost packet's repetition waits behind whatever is on the wire by then.
+			if slow := busy[45] - rest[45]; slow > onTheWire+20*time.Millisecond {
+				t.Errorf("%v: one in ten took %v longer than at rest, with %v on the wire", kind, slow, onTheWire)
 			}
 		}
 		cancel()

@@ -19,16 +19,16 @@ type gossipKeyCmd struct {
 }
 
 type gossipKeyListCmd struct {
-	debugClient
+	agentFlags
 }
 
 // Run asks an agent for the fingerprints of its keys.
 func (c *gossipKeyListCmd) Run(ctx context.Context) error {
-	return c.gossipKeys(ctx, http.MethodGet, answerTimeout)
+	return c.client().gossipKeys(ctx, http.MethodGet, answerTimeout)
 }
 
 type gossipKeyRotateCmd struct {
-	debugClient
+	agentFlags
 }
 
 // rotateTimeout is longer than the agent tries.
@@ -36,7 +36,7 @@ const rotateTimeout = 90 * time.Second
 
 // Run has an agent rotate the key of its mesh.
 func (c *gossipKeyRotateCmd) Run(ctx context.Context) error {
-	return c.gossipKeys(ctx, http.MethodPost, rotateTimeout)
+	return c.client().gossipKeys(ctx, http.MethodPost, rotateTimeout)
 }
 
 func (s *debugClient) gossipKeys(ctx context.Context, method string, timeout time.Duration) error {

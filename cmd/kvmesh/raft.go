@@ -70,6 +70,7 @@ func printAgreed(out io.Writer, s *node.AgreedStatus) {
 		fmt.Fprintf(out, ", index %d, by %s at %s", p.Index, cmp.Or(p.Author, "unknown"), p.Time.UTC().Format(time.RFC3339))
 	}
 	fmt.Fprintln(out)
+	printChanges(out, s)
 	for _, c := range s.Cordons {
 		fmt.Fprintf(out, "cordoned: %s", cmp.Or(c.Engine, c.Agent))
 		if c.Reason != "" {

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/kvmesh/kvmesh/internal/node"
 )
@@ -69,4 +71,18 @@ func (f *agentFlags) take(ctx context.Context, path string, query url.Values, do
 	}
 	fmt.Printf("%s (index %d)\n", done, answer.Index)
 	return nil
+}
+
+// printChanges prints the changes of geometry and key schemes that are under way.
+func printChanges(out io.Writer, s *node.AgreedStatus) {
+	if g := s.Geometry; g.Phase != "" {
+		fmt.Fprintf(out, "digests: from %s to %s since %s, phase %s; this agent reads those of %s\n",
+			g.Current, g.Next, g.Since.UTC().Format(time.RFC3339), g.Phase, g.Read)
+	}
+	for _, k := range s.Schemes {
+		if k.Window {
+			fmt.Fprintf(out, "keys of model %s: both schemes since %s; the next finds %.0f%% of what the current one does, by %d requests of this agent\n",
+				k.Model, k.Since.UTC().Format(time.RFC3339), 100*k.Covered, k.Requests)
+		}
+	}
 }

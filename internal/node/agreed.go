@@ -62,7 +62,7 @@ func (a *agreement) run(ctx context.Context) error {
 	for {
 		changed := a.group.Changed()
 		next := a.apply(time.Now())
-		_ = a.n.mesh.SetMeta(appendMeta(nil, a.group.Self())) // it is short
+		_ = a.n.mesh.SetMeta(encodeMeta(a.group.Self())) // it is short
 		var expiry <-chan time.Time
 		if !next.IsZero() {
 			expiry = time.After(time.Until(next))
@@ -193,8 +193,8 @@ func eachPart(b []byte, f func(tag byte, body []byte)) error {
 	return nil
 }
 
-// appendMeta appends what peers should know of this agent before they ask.
-func appendMeta(b []byte, a agreed.Agent) []byte {
+// encodeMeta returns what peers should know of this agent before they ask.
+func encodeMeta(a agreed.Agent) (b []byte) {
 	if a.RaftID != "" {
 		b = appendPart(b, metaRaftID, []byte(a.RaftID))
 		b = appendPart(b, metaExpect, []byte{byte(a.Expect)})
@@ -205,7 +205,7 @@ func appendMeta(b []byte, a agreed.Agent) []byte {
 	return b
 }
 
-// parseMeta reads what appendMeta wrote; of metadata that is damaged, what stands before the damage.
+// parseMeta reads what encodeMeta wrote; of metadata that is damaged, what stands before the damage.
 func parseMeta(name string, b []byte) agreed.Agent {
 	a := agreed.Agent{Name: name}
 	_ = eachPart(b, func(tag byte, body []byte) {

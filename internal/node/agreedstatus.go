@@ -15,6 +15,7 @@ type AgreedStatus struct {
 	Group   string          `json:"group"`
 	Epoch   uint64          `json:"epoch"`
 	Index   uint64          `json:"index"` // of the last command
+	Hash    string          `json:"hash"`  // of the state: agents with the same index have the same
 	Members []MemberStatus  `json:"members"`
 	Waiting string          `json:"waiting,omitempty"` // why no group is founded yet
 	Faults  []agreed.Fault  `json:"faults"`
@@ -45,7 +46,7 @@ type RevokedStatus struct {
 func (a *agreement) status(now time.Time) AgreedStatus {
 	g, state := a.group.Status(), a.group.State()
 	s := AgreedStatus{
-		Role: g.Role, Leader: g.Leader, Quorum: g.Leader != "", Group: g.Group, Epoch: g.Epoch, Index: g.Index, Waiting: g.Waiting,
+		Role: g.Role, Leader: g.Leader, Quorum: g.Leader != "", Group: g.Group, Epoch: g.Epoch, Index: g.Index, Hash: g.Hash, Waiting: g.Waiting,
 		Members: []MemberStatus{}, Faults: append([]agreed.Fault{}, g.Faults...), Policy: a.policyInForce().PolicyStatus,
 		Cordons: a.cordons(now), Revoked: []RevokedStatus{},
 		Geometry: a.n.geometryStatus(state.Geometry), Schemes: a.n.schemeStatus(state.Schemes),

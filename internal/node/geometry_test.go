@@ -17,19 +17,7 @@ type council struct {
 	mu      sync.Mutex
 	state   *agreed.State
 	changed chan struct{}
-	steps   []agreed.Kind // that were proposed
-}
-
-func (c *council) proposed() []agreed.Kind {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.steps)
-}
-
-func (c *council) phase() agreed.Phase {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state.Geometry.Phase
+	kinds   []agreed.Kind // that were proposed
 }
 
 func newCouncil(c agreed.GeometryChange) *council {
@@ -62,8 +50,15 @@ func (c *council) propose(command agreed.Command) agreed.Result {
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.steps = append(c.steps, command.Kind)
+	c.kinds = append(c.kinds, command.Kind)
 	return agreed.Result{}
+}
+
+// steps returns what was proposed so far.
+func (c *council) steps() []agreed.Kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.kinds)
 }
 
 // seat is an agent's part in a council.
@@ -151,11 +146,11 @@ func TestFullDigestsGrow(t *testing.T) {
 		await(t, "its digest is everywhere", 2*time.Second, func() bool { return knowing() == len(nodes) })
 		for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			if knowing() != len(nodes) {
-				t.Fatalf("in phase %q %d agents know what an engine holds", c.phase(), knowing())
+				t.Fatalf("in phase %q %d agents know what an engine holds", seat{council: c}.State().Geometry.Phase, knowing())
 			}
 		}
-		if got, want := c.proposed(), []agreed.Kind{agreed.KindGeometry, agreed.KindGeometrySwitch, agreed.KindGeometryFinish}; !slices.Equal(got, want) {
-			t.Errorf("steps %v, want %v", got, want)
+		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometrySwitch, agreed.KindGeometryFinish}; !slices.Equal(c.steps(), want) {
+			t.Errorf("steps %v, want %v", c.steps(), want)
 		}
 		for _, n := range nodes {
 			if got := n.index.Geometries(); len(got) != 1 || got[0].Bits != 1<<11 {
@@ -180,8 +175,8 @@ func TestGeometryThatDoesNotComeIsTakenBack(t *testing.T) {
 		await(t, "both know both", 20*time.Second, func() bool { return a.UsableEngines() == 2 && b.UsableEngines() == 2 })
 		c.propose(agreed.Command{Kind: agreed.KindGeometry, Geometry: &agreed.Geometry{Bits: 1 << 18, Hashes: 5}})
 		time.Sleep(3 * time.Minute)
-		if got, want := c.proposed(), []agreed.Kind{agreed.KindGeometry, agreed.KindGeometryRollback}; !slices.Equal(got, want) {
-			t.Errorf("steps %v, want %v", got, want)
+		if want := []agreed.Kind{agreed.KindGeometry, agreed.KindGeometryRollback}; !slices.Equal(c.steps(), want) {
+			t.Errorf("steps %v, want %v", c.steps(), want)
 		}
 		c.change(func(g *agreed.GeometryChange) { g.Current = agreed.Geometry{Bits: 1 << 40, Hashes: 5} })
 		time.Sleep(10 * time.Second)

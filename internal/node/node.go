@@ -137,7 +137,7 @@ func rankName(rank *int) string {
 func (n *Node) buildMesh() error {
 	c := n.config.Mesh
 	c.Peers, c.Streams, c.Datagrams, c.State = n, n, n, n
-	c.Meta = appendMeta(nil, n.agreement.group.Self())
+	c.Meta = encodeMeta(n.agreement.group.Self())
 	c.Logger, c.Registerer = n.config.Logger.With("component", "mesh"), n.registry
 	var err error
 	n.mesh, err = mesh.New(c)

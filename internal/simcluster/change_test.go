@@ -111,8 +111,8 @@ func post(t *testing.T, c *Cluster, path string, query url.Values) {
 	}
 }
 
-// changing runs f on a mesh of eight under load, with the hit ratio of before.
-func changing(t *testing.T, f func(t *testing.T, c *Cluster, k *talk, before float64)) {
+// changing runs f on a mesh of eight under load, with the hit ratio of before; the name is that of what changes.
+func changing(t *testing.T, name string, f func(t *testing.T, c *Cluster, k *talk, before float64)) {
 	engines := engineWith(func(_ int, e *simengine.Config) { e.CapacityTokens = 1 << 17 })
 	Test(t, deciding(t, Config{Agents: 8, Delay: lan, Engine: engines}), func(t *testing.T, c *Cluster) {
 		c.Whole(wholeWithin)
@@ -123,7 +123,7 @@ func changing(t *testing.T, f func(t *testing.T, c *Cluster, k *talk, before flo
 		k := converse(ctx, t, c)
 		time.Sleep(turnsOfTalk * pace) // a whole life of each, before all is as it will be
 		before := k.hits(turnsOfTalk * pace)
-		t.Logf("before: %.1f %% of prompt tokens are cached", before)
+		t.Logf("figure %s_change_hits_before %.3g points", name, before)
 		f(t, c, k, before)
 	})
 }
@@ -145,7 +145,7 @@ func (k *talk) until(before float64, limit time.Duration, done func() bool) (los
 
 // TestGeometryChangesUnderLoad has five times the conversations where KVMESH_LONG is set.
 func TestGeometryChangesUnderLoad(t *testing.T) {
-	changing(t, func(t *testing.T, c *Cluster, k *talk, before float64) {
+	changing(t, "geometry", func(t *testing.T, c *Cluster, k *talk, before float64) {
 		post(t, c, "/debug/geometry", url.Values{"step": {"begin"}, "bits": {"262144"}})
 		phases := map[string]bool{}
 		loss := k.until(before, 10*time.Minute, func() bool {
@@ -160,7 +160,9 @@ func TestGeometryChangesUnderLoad(t *testing.T) {
 		if !c.each(func(s node.Status) bool { return s.Agreed.Geometry.Read == "262144 bits and 5 hashes" }) {
 			t.Error("not all read the new digests")
 		}
-		if _, left := c.awaitNone(5*time.Second, c.StaleDigests); len(left) > 0 {
+		_, left := c.awaitNone(5*time.Second, c.StaleDigests)
+		t.Logf("figure geometry_change_digests_differ %d engines", len(left))
+		if len(left) > 0 {
 			t.Errorf("digests differ: %v", left)
 		}
 		t.Logf("figure geometry_change_hits_lost %.3g points", loss)
@@ -172,7 +174,7 @@ func TestGeometryChangesUnderLoad(t *testing.T) {
 
 // TestKeySchemeChangesUnderLoad has five times the conversations where KVMESH_LONG is set.
 func TestKeySchemeChangesUnderLoad(t *testing.T) {
-	changing(t, func(t *testing.T, c *Cluster, k *talk, before float64) {
+	changing(t, "scheme", func(t *testing.T, c *Cluster, k *talk, before float64) {
 		post(t, c, "/debug/scheme", url.Values{"step": {"begin"}, "model": {"*"}, "seed": {"5eed"}})
 		begun := time.Now()
 		loss := k.until(before, 31*time.Minute, func() bool { return time.Since(begun) > time.Second && !c.Status(0).Agreed.Schemes[0].Window })

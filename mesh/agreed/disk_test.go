@@ -25,18 +25,27 @@ const cuts = 40
 // TestADiskThatFailsAtAnyWriteLosesNothing breaks a disk at each write in turn, for one voter alone and for one of three,
 // kills the agent, and starts it again on the disk as it was left.
 func TestADiskThatFailsAtAnyWriteLosesNothing(t *testing.T) {
+	broken := diskFigures{}
 	for _, voters := range []int{1, 3} {
 		for _, part := range []bool{false, true} {
 			t.Run(fmt.Sprintf("voters %d, in part %v", voters, part), func(t *testing.T) {
 				for cut := 0; cut < cuts; cut += voters { // one voter writes all by itself, so that it meets each cut
-					synctest.Test(t, func(t *testing.T) { breakDisk(t, voters, cut, part) })
+					broken.cuts++
+					synctest.Test(t, func(t *testing.T) { broken.breakDisk(t, voters, cut, part) })
 				}
 			})
 		}
 	}
+	t.Logf("figure disk_cuts %d disks", broken.cuts)
+	t.Logf("figure disk_writes_acknowledged %d commands", broken.acknowledged)
+	t.Logf("figure disk_writes_lost %d commands", broken.lost)
+	t.Logf("figure disk_starts_failed %d starts", broken.cuts-broken.started)
 }
 
-func breakDisk(t *testing.T, voters, cut int, part bool) {
+// diskFigures count what came of disks that broke.
+type diskFigures struct{ cuts, acknowledged, lost, started int }
+
+func (d *diskFigures) breakDisk(t *testing.T, voters, cut int, part bool) {
 	c := newCluster(t)
 	broken := &node{name: "v1", folder: filepath.Join(c.folder, "v1"), expect: voters, disk: newMemDisk()}
 	broken.disk.failAfter(cut, part)
@@ -66,8 +75,11 @@ func breakDisk(t *testing.T, voters, cut int, part bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.started++
+	d.acknowledged += len(acknowledged)
 	for _, id := range acknowledged {
 		if _, ok := recall(s.Remembered, id); !ok {
+			d.lost++
 			t.Errorf("cut %d: command %s was acknowledged and is lost", cut, id)
 		}
 	}
@@ -165,21 +177,31 @@ func TestAKilledProcessLosesNothing(t *testing.T) {
 		writeUntilKilled(t, *killFolder)
 		return
 	}
-	folder := t.TempDir()
-	var acknowledged []string
-	for round := range *killRounds {
-		acknowledged = killOnce(t, folder, round, acknowledged)
+	k := killed{folder: t.TempDir()}
+	for range *killRounds {
+		k.live(t)
 	}
-	t.Logf("%d commands were acknowledged in %d lives", len(acknowledged), *killRounds)
-	if len(acknowledged) < *killRounds {
-		t.Errorf("only %d commands were acknowledged", len(acknowledged))
+	t.Logf("figure kill_lives %d processes", k.lives)
+	t.Logf("figure kill_writes_acknowledged %d commands", len(k.acknowledged))
+	t.Logf("figure kill_writes_lost %d commands", k.lost)
+	t.Logf("figure kill_starts_failed %d starts", k.failed)
+	if len(k.acknowledged) < *killRounds {
+		t.Errorf("only %d commands were acknowledged", len(k.acknowledged))
 	}
 }
 
-// killOnce runs one life of the process, which reports what it finds, then each command that was acknowledged. Every
-// fourth life ends while it begins.
-func killOnce(t *testing.T, folder string, round int, acknowledged []string) []string {
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestAKilledProcessLosesNothing$", "-kill-folder", folder)
+// killed is a process that is killed again and again.
+type killed struct {
+	folder       string
+	lives        int
+	acknowledged []string // ids
+	lost, failed int
+}
+
+// live runs one life of the process, which reports what it finds, then each command that was acknowledged. Every fourth
+// life ends while it begins.
+func (k *killed) live(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestAKilledProcessLosesNothing$", "-kill-folder", k.folder)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -191,7 +213,7 @@ func killOnce(t *testing.T, folder string, round int, acknowledged []string) []s
 	}
 	lines, after := bufio.NewScanner(out), rand.IntN(12)
 	lines.Buffer(nil, MaxState)
-	if round%4 == 3 {
+	if k.lives++; k.lives%4 == 0 {
 		after = -1
 		time.AfterFunc(rand.N(60*time.Millisecond), func() { _ = cmd.Process.Kill() })
 	}
@@ -199,27 +221,28 @@ func killOnce(t *testing.T, folder string, round int, acknowledged []string) []s
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		switch word {
 		case "has":
-			checkFound(t, strings.Fields(rest), acknowledged)
+			k.checkFound(t, strings.Fields(rest))
 		case "did":
-			acknowledged = append(acknowledged, rest)
+			k.acknowledged = append(k.acknowledged, rest)
 			after--
 		case "failed":
-			t.Errorf("round %d: %s", round, rest)
+			t.Errorf("life %d: %s", k.lives, rest) // and ends
 		}
 		if after < 0 {
 			_ = cmd.Process.Kill() // again and again until the pipe ends
 		}
 	}
 	if err := cmd.Wait(); err == nil || after >= 0 {
-		t.Fatalf("round %d: the process ended by itself: %v\n%s", round, err, &stderr)
+		k.failed++
+		t.Errorf("life %d: the process ended by itself: %v\n%s", k.lives, err, &stderr)
 	}
-	return acknowledged
 }
 
 // checkFound looks for the last commands that were acknowledged before, of which the window holds at least half its size.
-func checkFound(t *testing.T, found, acknowledged []string) {
-	for _, id := range acknowledged[max(0, len(acknowledged)-windowSize/2):] {
+func (k *killed) checkFound(t *testing.T, found []string) {
+	for _, id := range k.acknowledged[max(0, len(k.acknowledged)-windowSize/2):] {
 		if !slices.Contains(found, id) {
+			k.lost++
 			t.Errorf("command %s was acknowledged and is lost", id)
 		}
 	}

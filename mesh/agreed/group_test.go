@@ -75,12 +75,17 @@ func TestALeaderInTheMinorityAcknowledgesNothing(t *testing.T) {
 			}
 		}
 		c.partition(minority)
+		acknowledged := 0
 		for i, name := range minority {
 			r, err := c.group(name).Propose(t.Context(), *policy(fmt.Sprint("lost", i), "lost"))
+			if err == nil {
+				acknowledged++
+			}
 			if !errors.Is(err, ErrNoQuorum) {
 				t.Errorf("%s acknowledged %v, %v in the minority", name, r, err)
 			}
 		}
+		t.Logf("figure minority_acknowledged %d writes of %d", acknowledged, len(minority))
 		for _, name := range c.running() {
 			if name != minority[0] && name != minority[1] {
 				c.propose(name, "2", "b")
@@ -89,6 +94,14 @@ func TestALeaderInTheMinorityAcknowledgesNothing(t *testing.T) {
 		}
 		c.partition()
 		c.await(10*time.Second, "one history", func() bool { return c.everywhere("b") })
+		histories := map[mark]bool{}
+		for _, name := range c.running() {
+			histories[c.group(name).current.Load().mark] = true
+		}
+		t.Logf("figure minority_healed_histories %d on %d agents", len(histories), len(c.running()))
+		if len(histories) > 1 {
+			t.Errorf("states after healing: %v", histories)
+		}
 		if r := c.propose(minority[0], "2", "b"); !r.Repeat {
 			t.Errorf("the same command again gave %+v", r)
 		}

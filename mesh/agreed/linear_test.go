@@ -158,15 +158,25 @@ func (c *cluster) startDead(all []string) {
 }
 
 func TestHistoriesAreLinearizable(t *testing.T) {
+	verdicts, operations := map[porcupine.CheckResult]int{}, 0
 	for range *histories {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { checkHistory(t, seed) })
+			synctest.Test(t, func(t *testing.T) {
+				verdict, n := checkHistory(t, seed)
+				verdicts[verdict]++
+				operations += n
+			})
 		})
 	}
+	t.Logf("figure histories_linearizable %d histories", verdicts[porcupine.Ok])
+	t.Logf("figure histories_not_linearizable %d histories", verdicts[porcupine.Illegal])
+	t.Logf("figure histories_not_judged %d histories", verdicts[porcupine.Unknown])
+	t.Logf("figure histories_operations %d operations", operations)
 }
 
-func checkHistory(t *testing.T, seed uint64) {
+// checkHistory records and checks a history of a minute, and returns how many operations it has.
+func checkHistory(t *testing.T, seed uint64) (porcupine.CheckResult, int) {
 	c, r := newCluster(t), &recorder{}
 	c.found(5)
 	until := time.Now().Add(time.Minute)
@@ -195,4 +205,5 @@ func checkHistory(t *testing.T, seed uint64) {
 	if verdict == porcupine.Unknown {
 		t.Error("the history could not be checked in time")
 	}
+	return verdict, len(r.all)
 }

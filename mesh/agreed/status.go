@@ -2,6 +2,7 @@ package agreed
 
 import (
 	"cmp"
+	"encoding/hex"
 	"maps"
 	"slices"
 )
@@ -24,6 +25,7 @@ type Status struct {
 	Group   string
 	Epoch   uint64
 	Index   uint64
+	Hash    string  // of the state, SHA-256 in hexadecimal
 	Faults  []Fault // what is wrong here; routing goes on
 	Waiting string  // why no group was founded yet
 }
@@ -40,7 +42,7 @@ func (g *Group) Status() Status {
 	h, n := g.current.Load(), g.latest()
 	s := Status{
 		Role: g.role(n), Leader: n.Leader,
-		Group: h.mark.Group, Epoch: h.mark.Epoch, Index: h.mark.Index,
+		Group: h.mark.Group, Epoch: h.mark.Epoch, Index: h.mark.Index, Hash: hex.EncodeToString(h.mark.Hash[:]),
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

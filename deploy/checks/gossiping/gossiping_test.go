@@ -2,41 +2,11 @@ package main
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
 )
-
-func TestFiguresOfAScriptAreBounded(t *testing.T) {
-	s := script{"loss", map[string]float64{"loss_equal": 10, "loss_errors": 0}}
-	tests := []struct {
-		name, out string
-		failed    []string
-		broken    bool
-	}{
-		{"kept", "    play.go:28: figure loss_equal 9.5 s\n    play.go:28: figure loss_errors 0 times\nok\n", nil, false},
-		{"too late", "figure loss_equal 10.5 s\nfigure loss_errors 0 times\n", []string{"loss_equal"}, false},
-		{"one is missing", "figure loss_equal 9 s\n", nil, true},
-		{"no number", "figure loss_equal soon s\n", nil, true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			var out strings.Builder
-			h := &check.Harness{Figures: check.NewFigures(&out)}
-			if err := s.report(h, tt.out); (err != nil) != tt.broken {
-				t.Errorf("error %v, want one: %v", err, tt.broken)
-			}
-			if diff := cmp.Diff(tt.failed, h.Figures.Failed()); diff != "" {
-				t.Errorf("failed (-want +got):\n%s%s", diff, out.String())
-			}
-		})
-	}
-}
 
 func TestNoteMustSayEveryWord(t *testing.T) {
 	s := meshStatus{node.Status{Notes: []string{"peer h2 fails at 10.77.0.2:7081/udp", "peer h3 is slow"}}}

@@ -1,12 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
@@ -37,65 +32,12 @@ func scripts() []script {
 // checkScripts plays whole clusters in fake time.
 func checkScripts(ctx context.Context, h *check.Harness) error {
 	for _, s := range scripts() {
-		begin := time.Now()
-		out, err := check.Command{Dir: h.Root, Env: []string{"KVMESH_LONG=1"}, Args: []string{
-			"go", "test", "-count=1", "-v", "-timeout", "2h", "-run", "^TestScripts$/^" + s.name + "$", "./internal/simcluster",
-		}}.Run(ctx)
-		if err != nil {
-			h.Figures.Broken("script_"+s.name, err)
-			continue
+		tests := check.Tests{
+			Package: "./internal/simcluster", Run: "^TestScripts$/^" + s.name + "$", Long: true, Prefix: s.name + "_", Most: s.bounds,
 		}
-		h.Say("script %s: %.0f s", s.name, time.Since(begin).Seconds())
-		if err := s.report(h, out); err != nil {
+		if err := tests.Measure(ctx, h); err != nil {
 			h.Figures.Broken("script_"+s.name, err)
 		}
 	}
 	return nil
-}
-
-// report bounds the figures that a script printed; the others are notes.
-func (s *script) report(h *check.Harness, out string) error {
-	figures, err := readFigures(out)
-	if err != nil {
-		return err
-	}
-	var notes []string
-	for _, f := range figures {
-		notes = append(notes, fmt.Sprintf("%s %g %s", strings.TrimPrefix(f.name, s.name+"_"), f.value, f.unit))
-	}
-	seen := 0
-	for _, f := range figures {
-		if bound, ok := s.bounds[f.name]; ok {
-			seen++
-			h.Figures.AtMost(f.name, f.value, bound, "%s; all of the script: %s", f.unit, strings.Join(notes, ", "))
-		}
-	}
-	if seen != len(s.bounds) {
-		return fmt.Errorf("only %d of %d figures were printed: %s", seen, len(s.bounds), strings.Join(notes, ", "))
-	}
-	return nil
-}
-
-// scriptFigure is one line "figure NAME VALUE UNIT".
-type scriptFigure struct {
-	name  string
-	value float64
-	unit  string
-}
-
-func readFigures(out string) ([]scriptFigure, error) {
-	var figures []scriptFigure
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
-		_, rest, ok := strings.Cut(lines.Text(), "figure ")
-		words := strings.Fields(rest)
-		if !ok || len(words) < 2 {
-			continue
-		}
-		value, err := strconv.ParseFloat(words[1], 64)
-		if err != nil {
-			return nil, fmt.Errorf("read figure: %w", err)
-		}
-		figures = append(figures, scriptFigure{words[0], value, strings.Join(words[2:], " ")})
-	}
-	return figures, nil
 }

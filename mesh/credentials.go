@@ -152,7 +152,7 @@ func (m *Mesh) review(pc *peerConn, now time.Time) {
 	}
 	switch {
 	case m.creds.isRevoked(serialOf(pc.cert)):
-		m.table.distrust(pc.name)
+		m.table.distrust(pc.cert, pc.name)
 		ref := refuseRevoked(pc.cert)
 		m.refusals.add(pc.qc.RemoteAddr(), pc.name, ref)
 		pc.close(codeRefused+quic.ApplicationErrorCode(ref.reason), ref.text)

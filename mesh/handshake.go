@@ -194,7 +194,7 @@ func (m *Mesh) identify(qc *quic.Conn, id *Identity) (claim, error) {
 		return c, refusef(reasonMesh, "it is of mesh %q, this is %q", c.mesh, m.cfg.MeshID)
 	}
 	if m.creds.isRevoked(serialOf(c.cert)) {
-		m.table.distrust(c.name)
+		m.table.distrust(c.cert, c.name)
 		return c, refuseRevoked(c.cert)
 	}
 	return c, nil

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"time"
 )
 
@@ -24,14 +23,6 @@ const linkQueue = 50 * time.Millisecond
 type memLink struct {
 	set  *MemLink  // nil: as all
 	free time.Time // when it will have sent what it has taken
-}
-
-// ipHeaders returns the bytes that IP and UDP put before a packet's own.
-func ipHeaders(to netip.Addr) int {
-	if to.Is4() {
-		return 20 + 8
-	}
-	return 40 + 8
 }
 
 // carry returns when the copies of a packet of size bytes arrive that begins its way now: none when it is lost.

@@ -136,7 +136,7 @@ func (n *MemNetwork) fate(from, to netip.AddrPort, size int) []time.Duration {
 	if l.set != nil {
 		as = l.set
 	}
-	return l.carry(as, size+ipHeaders(to.Addr()), time.Now(), n.rand)
+	return l.carry(as, size+int(overhead(to.Addr())), time.Now(), n.rand)
 }
 
 // deliver puts a packet into the socket at its address, if one is open and has room.

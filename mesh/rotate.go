@@ -40,10 +40,16 @@ func (m *Mesh) GossipKeys() GossipKeys {
 // ErrRotating is returned while another rotation runs at this agent.
 var ErrRotating = errors.New("the gossip keys are being rotated already")
 
+// errOvertaken ends a rotation during which newer keys came: who made them sees to it that all have those.
+var errOvertaken = errors.New("others changed the keys meanwhile")
+
+// rotationSteps is how many versions a rotation makes.
+const rotationSteps = 3
+
 // RotateGossipKey replaces the gossip keys of the whole mesh by a new one: it adds the new key everywhere, then has it
 // encrypt everywhere, then removes all others, and waits before each step until every peer that is there has done the one
-// before, but for those whose certificates are revoked. When ctx ends first it returns who has not; what was done stays, and all still understand each other, so that it
-// can be called again. Keys go over connections, not over gossip. A peer that is away takes the new key when it connects.
+// before, but for those whose certificates are revoked. When ctx ends first it returns who has not; what was done stays, and
+// all still understand each other, so that it can be called again. Keys go over connections, not over gossip. A peer that is away takes the new key when it connects.
 func (m *Mesh) RotateGossipKey(ctx context.Context) error {
 	if !m.rotating.TryLock() {
 		return ErrRotating
@@ -53,6 +59,9 @@ func (m *Mesh) RotateGossipKey(ctx context.Context) error {
 	set := m.keys.current()
 	if len(set.keys) >= maxGossipKeys {
 		return fmt.Errorf("rotate gossip keys: there are %d already", len(set.keys))
+	}
+	if set.version > maxKeyVersion-rotationSteps {
+		return fmt.Errorf("rotate gossip keys: no version comes after %d: stop all agents and give them a new file", set.version)
 	}
 	for _, step := range []struct {
 		what string
@@ -64,7 +73,7 @@ func (m *Mesh) RotateGossipKey(ctx context.Context) error {
 	} {
 		set = keySet{version: set.version + 1, keys: step.keys}
 		if !m.takeKeys(set.full()) {
-			return fmt.Errorf("rotate gossip keys: %s: others changed the keys meanwhile", step.what)
+			return fmt.Errorf("rotate gossip keys: %s: %w", step.what, errOvertaken)
 		}
 		if err := m.spreadKeys(ctx, set); err != nil {
 			return fmt.Errorf("rotate gossip keys: %s: %w", step.what, err)
@@ -93,6 +102,9 @@ const (
 // spreadKeys gives set to the peers until every one that is there has it.
 func (m *Mesh) spreadKeys(ctx context.Context, set keySet) error {
 	for {
+		if newer(m.keys.current().offer(), set.offer()) {
+			return errOvertaken
+		}
 		behind := m.table.behind(set.offer())
 		if len(behind) == 0 {
 			return nil
@@ -107,13 +119,13 @@ func (m *Mesh) spreadKeys(ctx context.Context, set keySet) error {
 	}
 }
 
-// giveKeys exchanges keys with those of the named peers that are connected.
+// giveKeys exchanges keys with those of the named peers that are connected and not revoked.
 func (m *Mesh) giveKeys(ctx context.Context, names []string) {
 	slots := make(chan struct{}, spreadWriters)
 	var wg sync.WaitGroup
 	for _, name := range names {
 		pc := m.table.current(name)
-		if pc == nil {
+		if pc == nil || m.creds.isRevoked(serialOf(pc.cert)) {
 			continue
 		}
 		slots <- struct{}{}
@@ -177,8 +189,11 @@ func (m *Mesh) hearKeys(s *Stream) (offer, error) {
 	return o, nil
 }
 
-// serveKeys answers exchangeKeys.
+// serveKeys answers exchangeKeys. One who is revoked is cut off within a second, and learns no keys until then.
 func (m *Mesh) serveKeys(s *Stream) {
+	if m.creds.isRevoked(serialOf(s.conn.cert)) {
+		return
+	}
 	_ = s.SetDeadline(time.Now().Add(m.cfg.Timings.HandshakeTimeout))
 	theirs, err := m.hearKeys(s)
 	if err != nil {

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"crypto/x509"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -172,12 +173,13 @@ func (t *table) hasKeys(name string, o offer) {
 	}
 }
 
-// distrust keeps that a peer's certificate is revoked, until it shows another.
-func (t *table) distrust(name string) {
+// distrust keeps that a certificate of a peer is revoked, until it shows another. Of a peer that is connected by another one
+// it says nothing: a stranger may have shown it.
+func (t *table) distrust(c *x509.Certificate, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.records[name]; r != nil {
-		r.banned = true
+		r.banned = r.current == nil || !r.current.open() || r.current.cert.Equal(c)
 	}
 }
 

@@ -35,6 +35,9 @@ const benchPause = 3 * time.Second
 // mostAgents is how many processes a machine may be asked to start.
 const mostAgents = 256
 
+// mostChanges bounds the rate of changes that an agent is asked to make up; the model has its own bound.
+const mostChanges = 10_000
+
 func (c *benchMeshCmd) validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -44,10 +47,14 @@ func (c *benchMeshCmd) validate() error {
 	}
 	check(c.Agents >= 2 && (c.Agents <= mostAgents || c.Simulated), "agents (%d) must be 2 to %d, or simulated", c.Agents, mostAgents)
 	check(c.Simulated || !c.Hour, "an hour is for simulated agents")
-	check(c.Changes >= 0 && c.Changes <= 10_000, "changes (%v) must be 0 to 10000", c.Changes)
+	check(c.Changes >= 0 && c.Changes <= mostChanges, "changes (%v) must be 0 to %d", c.Changes, mostChanges)
 	check(c.Probes >= 0 && c.Probes <= 1000, "probes (%v) must be 0 to 1000", c.Probes)
 	check(c.For > 0, "for (%v) must be above 0", c.For)
 	check(c.Idle > 0, "idle (%v) must be above 0", c.Idle)
+	if len(errs) == 0 && c.Simulated {
+		model := c.model()
+		return model.Validate()
+	}
 	return errors.Join(errs...)
 }
 

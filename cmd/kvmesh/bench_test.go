@@ -137,4 +137,11 @@ func TestBenchBoundsAreAllReported(t *testing.T) {
 			t.Errorf("%s is not reported: %v", want, err)
 		}
 	}
+	c = benchMeshCmd{Agents: 1000, Changes: 5000, For: time.Second, Idle: time.Second}
+	for simulated, want := range map[bool]string{false: "agents (1000)", true: "Changes (5000)"} {
+		c.Simulated = simulated
+		if err := c.validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("simulated %t: %s is not reported: %v", simulated, want, err)
+		}
+	}
 }

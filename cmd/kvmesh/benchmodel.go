@@ -66,24 +66,30 @@ func runModel(ctx context.Context, c simscale.Config) (r simscale.Result, err er
 // each of them, and stays.
 const modelPairs = 4000
 
+// model returns the run that changes are measured in.
+func (c *benchMeshCmd) model() simscale.Config {
+	config := simscale.DefaultConfig(c.Agents)
+	config.Listeners, config.For = min(max(modelPairs/c.Agents, config.Listeners), c.Agents), c.For
+	if c.Hour {
+		config = simscale.HourConfig(c.Agents)
+	}
+	config.Changes = c.Changes
+	return config
+}
+
 // simulate models a mesh at rest and with changes, or an hour of them.
 func (c *benchMeshCmd) simulate(ctx context.Context) (r benchResult, err error) {
 	r = benchResult{Agents: c.Agents, Simulated: true, Changes: c.Changes}
-	config := simscale.DefaultConfig(c.Agents)
-	config.Listeners = min(max(modelPairs/c.Agents, config.Listeners), c.Agents)
-	if c.Hour {
-		config = simscale.HourConfig(c.Agents)
-	} else {
-		config.For = c.Idle
-		config.Changes = 0
-		rest, err := runModel(ctx, config)
+	config := c.model()
+	if !c.Hour {
+		idle := config
+		idle.For, idle.Changes = c.Idle, 0
+		rest, err := runModel(ctx, idle)
 		if err != nil {
 			return r, err
 		}
 		r.Rest = modelCost(&rest)
-		config.For = c.For
 	}
-	config.Changes = c.Changes
 	m, err := runModel(ctx, config)
 	if err != nil {
 		return r, err

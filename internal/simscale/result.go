@@ -31,8 +31,8 @@ type Memory struct {
 	RSS   int64   `json:"rss_bytes"`
 }
 
-// connectionBytes is heap and stack of one end of an idle QUIC connection, as measured with 1,000 of them.
-const connectionBytes = 51 << 10
+// connectionBytes is heap and stack of one end of an idle connection, the more of what mesh's BenchmarkIdleConnections gives.
+const connectionBytes = 75 << 10
 
 // residentNow returns the resident memory of this process; 0 where the system does not tell.
 func residentNow() int64 {

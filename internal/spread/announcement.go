@@ -14,6 +14,10 @@ import (
 // MaxEngines bounds the engines of one agent.
 const MaxEngines = 256
 
+// maxNames bounds the names of models, aliases too, of all engines of an agent. Each has a place in the view, which is locked
+// while an announcement is taken in: some 40 ms for as many.
+const maxNames = 1 << 14
+
 // announcePeriod is the number of digest periods between two announcements that need not go at once: changes of scale wait
 // for it, and whoever lost what it was told has it again.
 const announcePeriod = 10
@@ -83,12 +87,25 @@ func parseEngines(b []byte, owner string) (number uint64, engines []engine.Engin
 	}
 	rest := r.Rest()
 	engines = make([]engine.Engine, 0, count)
+	names := 0
 	for range count {
 		e, after, err := engine.ParseEngine(rest, owner)
 		if err != nil {
 			return 0, nil, fmt.Errorf("parse announcement: %w", err)
 		}
 		engines, rest = append(engines, e), after
+		if names += namesOf(&e); names > maxNames {
+			return 0, nil, fmt.Errorf("parse announcement: its engines answer to more than %d names of models", maxNames)
+		}
 	}
 	return number, engines, nil
+}
+
+// namesOf returns how many names of models an engine answers to.
+func namesOf(e *engine.Engine) int {
+	n := len(e.Models)
+	for i := range e.Models {
+		n += len(e.Models[i].Aliases)
+	}
+	return n
 }

@@ -99,3 +99,29 @@ func TestLiarWithEverNewEnginesIsBounded(t *testing.T) {
 		close(liar.hold)
 	})
 }
+
+// Each name of a model takes a place in the view, under the lock that every decision takes.
+func TestAnnouncementOfEndlessNamesIsNotTaken(t *testing.T) {
+	for _, tt := range []struct {
+		names int
+		taken bool
+	}{{maxNames, true}, {maxNames + 1, false}} {
+		var engines []engine.Engine
+		for i := range 32 {
+			engines = append(engines, engine.Engine{ID: engine.MakeID("liar", fmt.Sprint(i)), Generation: 1})
+		}
+		for n := 0; n < tt.names; n++ {
+			e := &engines[n%len(engines)]
+			if i := len(e.Models) - 1; i >= 0 && len(e.Models[i].Aliases) < 60 {
+				e.Models[i].Aliases = append(e.Models[i].Aliases, fmt.Sprintf("n%d", n))
+				continue
+			}
+			e.Models = append(e.Models, engine.Model{Name: fmt.Sprintf("n%d", n)})
+		}
+		h := newHearer(t)
+		_ = h.serve("liar", appendFrame(nil, frameEngines, appendEngines(nil, 1, engines)))
+		if taken := len(h.View.Snapshot(time.Now())) > 0; taken != tt.taken || (len(h.doubts) == 0) != tt.taken {
+			t.Errorf("%d names: taken %t, doubts %q", tt.names, taken, h.doubts)
+		}
+	}
+}

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
@@ -19,20 +15,9 @@ func checkBench(ctx context.Context, h *check.Harness) error {
 	if err != nil {
 		return err
 	}
-	best := map[string]float64{}
-	line := regexp.MustCompile(`^(BenchmarkDecide/\S*?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op`)
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
-		m := line.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
-		ns, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			return fmt.Errorf("read a benchmark's line: %w", err)
-		}
-		if was, ok := best[m[1]]; !ok || ns < was {
-			best[m[1]] = ns
-		}
+	best, err := check.BestTimes(out)
+	if err != nil {
+		return err
 	}
 	for engines, bound := range map[string]float64{"64": 20_000, "1024": 100_000} {
 		ns, ok := best["BenchmarkDecide/"+engines]

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
@@ -37,9 +34,6 @@ func checkOverlap(ctx context.Context, h *check.Harness) error {
 	return nil
 }
 
-// benchLine is a line of go test -bench: the name without the number of cores, and the nanoseconds.
-var benchLine = regexp.MustCompile(`^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op`)
-
 // timeOverlap takes the best of some runs of each shape, and the slower shape.
 func timeOverlap(ctx context.Context, h *check.Harness) error {
 	long, runs := "1s", "3"
@@ -51,19 +45,9 @@ func timeOverlap(ctx context.Context, h *check.Harness) error {
 	if err != nil {
 		return err
 	}
-	best := map[string]float64{}
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
-		m := benchLine.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
-		ns, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			return fmt.Errorf("read a benchmark's line: %w", err)
-		}
-		if was, ok := best[m[1]]; !ok || ns < was {
-			best[m[1]] = ns
-		}
+	best, err := check.BestTimes(out)
+	if err != nil {
+		return err
 	}
 	for _, x := range []struct {
 		engines string

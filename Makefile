@@ -18,7 +18,7 @@ build: need-go ## static binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 
 test: need-race ## all tests, with the race detector and in random order (PKG=./mesh/... for one part)
-	go test -race -shuffle=on $(PKG)
+	go test -race -shuffle=on -timeout 20m $(PKG)
 
 lint: need-go ## tidy go.mod, go vet, golangci-lint (its first build takes about 80 s)
 	go mod tidy -diff

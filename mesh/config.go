@@ -80,7 +80,8 @@ type Timings struct {
 	RejoinInterval time.Duration
 	// ForgetAfter is how long a dead peer is remembered for that.
 	ForgetAfter time.Duration
-	// DialLimit bounds handshakes under way: a joining agent dials all peers, and each costs about 1.3 ms of CPU.
+	// DialLimit bounds handshakes under way: a joining agent dials all peers, and each costs about 1.3 ms of CPU. As many more
+	// may be tried again, with peers that did not answer the last time.
 	DialLimit int
 
 	// SettlePoll is the period at which the membership is compared; after three equal ones, or SettleTimeout, the mesh

@@ -64,6 +64,14 @@ func (m *Mesh) sharedDial(name string) (*dialCall, error) {
 	return call, nil
 }
 
+// isFailing reports whether the last dial to name failed, and no connection came since.
+func (t *table) isFailing(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[name]
+	return r != nil && !r.failing.IsZero()
+}
+
 // dialed keeps how a dial ended.
 func (t *table) dialed(name string, call *dialCall) {
 	t.mu.Lock()
@@ -80,9 +88,13 @@ func (t *table) dialed(name string, call *dialCall) {
 // dial connects to addr and serves the connection; want is the name that is meant, "" for any of the mesh, in which case
 // the connection may be an older one to that peer.
 func (m *Mesh) dial(ctx context.Context, addr netip.AddrPort, want string) (*peerConn, error) {
+	slots := m.dialSlots
+	if m.table.isFailing(want) {
+		slots = m.retrySlots
+	}
 	select {
-	case m.dialSlots <- struct{}{}:
-		defer func() { <-m.dialSlots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-ctx.Done():
 		return nil, ErrClosed
 	}

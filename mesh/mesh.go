@@ -68,6 +68,7 @@ type Mesh struct {
 	seeds      *seeds
 	dials      atomic.Uint64 // begun so far
 	dialSlots  chan struct{} // bounds handshakes that this agent begins
+	retrySlots chan struct{} // and those with peers that did not answer the last time: they take all the time there is
 	askSlots   chan struct{} // and those that it begins within another
 
 	ctx     context.Context // from New to Close; what runs for the mesh ends with it
@@ -105,6 +106,7 @@ func New(cfg Config) (*Mesh, error) {
 		creds: newCredentials(cfg.Identity), folder: newFolder(cfg), done: make(chan struct{}), goodbye: make(chan struct{}, 1),
 		reported:  map[string]Peer{},
 		dialSlots: make(chan struct{}, cfg.Timings.DialLimit), askSlots: make(chan struct{}, cfg.Timings.DialLimit),
+		retrySlots: make(chan struct{}, cfg.Timings.DialLimit),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	m.table = newTable(cfg.Name, cfg.protocols)

@@ -108,7 +108,7 @@ func TestExpectationThatDoesNotComeTrueFails(t *testing.T) {
 			{"+0s expect flat", "nothing is marked"},
 			{"+0s expect no decision for 2 after 0s", "agent2 is not lost"},
 			{"+0s silence 2\n+0s expect no decision for 2 after 0s", "nothing was decided since"},
-			{"+0s silence 2\n+0s load 50/s through 0-1\n+500ms load off\n+0s expect no decision for 2 after 0s", "tries agent2/engine"},
+			{"+0s load 400/s through 0-1\n+0s silence 2\n+500ms load off\n+0s expect no decision for 2 after 0s", "tries agent2/engine"},
 			{"+0s load 50/s through 0-1\n+1s load off\n+0s expect within 1s digests equal since the last change", "digests differ"},
 			{"+0s expect within 1s no ghost", "is not connected to agent2"},
 			{"+0s resume 2\n+0s expect within 15s views equal", ""},

@@ -29,8 +29,8 @@ type talk struct {
 }
 
 const (
-	turnsOfTalk  = 8
-	bytesOfTurn  = 1500
+	turnsOfTalk = 8
+	bytesOfTurn = 1500
 )
 
 // bound is how much may be lost: what was promised, and twice that where chance has as few conversations to play with.

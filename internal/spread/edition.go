@@ -36,11 +36,13 @@ func (t *Teller) publishDigests() {
 	defer t.publishing.Unlock()
 	e := &edition{number: 1, at: time.Now(), period: DigestPeriod(t.Carrier.Agents()), versions: map[DigestID]cachestate.Version{}}
 	var deltas []cachestate.Delta
+	t.publisher = map[DigestID]Source{}
 	for _, s := range t.Sources {
 		published := s.Publish()
 		t.keepOwn(s, published)
 		for i := range published {
-			e.versions[digestOf(&published[i])] = published[i].Version()
+			id := digestOf(&published[i])
+			e.versions[id], t.publisher[id] = published[i].Version(), s
 		}
 		deltas = append(deltas, published...)
 	}
@@ -103,7 +105,7 @@ func (t *Teller) lead(from *edition) (frames []byte, to *edition) {
 func (t *Teller) deltasTo(to *edition, have map[DigestID]cachestate.Version) []cachestate.Delta {
 	var deltas []cachestate.Delta
 	for id, version := range to.versions {
-		if d, ok := way(t.byName[id.Engine.Name()], id, have[id], version.Generation); ok {
+		if d, ok := way(t.publisher[id], id, have[id], version.Generation); ok {
 			deltas = append(deltas, d)
 		}
 	}

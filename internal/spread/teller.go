@@ -35,8 +35,9 @@ type Teller struct {
 	stateChanged chan struct{} // an engine's load changed state
 	described    chan struct{} // an engine's description changed
 
-	publishing sync.Mutex        // held while an edition is made or read from Sources, which must agree
-	frames     map[uint64][]byte // by the number of the edition that a peer has: what leads it to the last one
+	publishing sync.Mutex          // held while an edition is made or read from Sources, which must agree
+	frames     map[uint64][]byte   // by the number of the edition that a peer has: what leads it to the last one
+	publisher  map[DigestID]Source // who published what is in the last edition
 
 	mu      sync.Mutex
 	news    news // what there is to tell now

@@ -197,7 +197,7 @@ func (v *verdict) add(e estimate, t truth, marked bool) {
 		believed--
 	}
 	switch {
-	case believed == held || !e.Exact && believed < held && believed > 0:
+	case believed == held || !e.Exact && believed < held && e.Overlap > 0: // agents ask for no ids of prompts below two blocks
 		v.right++
 		return
 	case believed > held:

@@ -87,6 +87,8 @@ func TestVerdicts(t *testing.T) {
 		{"too high", estimate{Overlap: 176, Exact: true}, 160, true, "wrong"},
 		{"one block too high between known points", estimate{Overlap: 176}, 160, false, "right"},
 		{"two blocks too high between known points", estimate{Overlap: 192}, 160, false, "wrong"},
+		{"a part of the only block, reckoned", estimate{Overlap: 10}, 16, false, "right"},
+		{"nothing reckoned", estimate{}, 16, false, "low"},
 		{"empty", estimate{Exact: true}, 160, false, "low"},
 		{"empty and marked", estimate{Exact: true}, 160, true, "lower"},
 	}

@@ -296,7 +296,7 @@ type verdict struct {
 // reasons are the words in which owners bounce and fail. They become labels of metrics, so a peer's other words do not.
 var reasons = []string{
 	"", "unknown", "down", "draining", "full", "generation", "queue", "body_budget", // bounces
-	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", // failures
+	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", reasonStopped, // failures
 }
 
 func knownReason(s string) string {

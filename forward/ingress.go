@@ -127,14 +127,23 @@ func New(c Config) (*Ingress, error) {
 	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*reuse{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
-	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
+	g.Owner = newOwner(g.cut, &c, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
 
-// Cut ends the requests that still run: their clients are told, in the stream where it has begun. It is for the end of a
-// drain.
-func (g *Ingress) Cut() { g.cutNow(&failure{"agent_stopped", errors.New("this agent stops")}) }
+// Cut ends the requests that still run, of clients and of peers: clients are told, in the stream where it has begun, and so
+// are peers, which may have another engine answer. It is for the end of a drain.
+func (g *Ingress) Cut() { g.cutNow(&failure{reasonStopped, errors.New("this agent stops")}) }
+
+// reasonStopped is the reason of the requests that Cut has ended.
+const reasonStopped = "agent_stopped"
+
+// isStop reports whether err is the cause that Cut gives.
+func isStop(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.Reason == reasonStopped
+}
 
 // Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
 func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }

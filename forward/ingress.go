@@ -148,6 +148,9 @@ func isStop(err error) bool {
 // Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
 func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }
 
+// BodyBytes returns the bytes of request bodies that are held now, of clients and of peers.
+func (g *Ingress) BodyBytes() int64 { return g.bodies.held.Load() }
+
 // Outcomes of a request, as metrics and events name them. Others are the reason of the last failure.
 const (
 	outcomeOK         = "ok"

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -65,11 +66,16 @@ func (c *agentCmd) Run(ctx context.Context, file *problems) error {
 	if err := errors.Join(errors.Join(file.errs...), err, config.Validate()); err != nil {
 		return badConfig(err)
 	}
-	n, err := node.New(config)
+	n, err := awaitPorts(ctx, config.Logger, config.DrainTimeout+portsMargin, func() (*node.Node, error) { return node.New(config) })
 	if err != nil {
 		return err
 	}
 	defer onSecondSignal(n.Hurry)()
+	running, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { tellSupervisor(running, n.Ready) })
+	defer wg.Wait()
+	defer stop()
 	return n.Run(ctx)
 }
 

@@ -44,11 +44,11 @@ type Config struct {
 	DrainTimeout time.Duration
 	// DrainGrace is how long it still takes connections of clients, so that load balancers which look at readyz find out
 	// before they meet a closed port. Shorter than their period of looking, clients see errors; longer, stops take longer.
-	DrainGrace time.Duration
-	Logger       *slog.Logger
-	Listen       func(network, addr string) (net.Listener, error) // nil: net.Listen
-	Transport    http.RoundTripper                                // to engines, for requests; nil: a pool of TCP connections
-	PollEngines  http.RoundTripper                                // to engines, for polls; nil: as Transport
+	DrainGrace  time.Duration
+	Logger      *slog.Logger
+	Listen      func(network, addr string) (net.Listener, error) // nil: net.Listen
+	Transport   http.RoundTripper                                // to engines, for requests; nil: a pool of TCP connections
+	PollEngines http.RoundTripper                                // to engines, for polls; nil: as Transport
 
 	// Source returns what peers are told of an engine beside this agent, in place of the engine agent that it is given; nil
 	// changes nothing.

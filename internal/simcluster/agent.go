@@ -213,5 +213,5 @@ func idle(n node.Counters) bool {
 	for _, b := range n.Booked {
 		booked += b
 	}
-	return n.InFlight == 0 && n.Waiting == 0 && n.PeerStreams == 0 && booked == 0
+	return n.InFlight == 0 && n.Waiting == 0 && n.PeerStreams == 0 && n.BodyBytes == 0 && booked == 0
 }

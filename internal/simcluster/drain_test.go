@@ -248,4 +248,3 @@ func TestQueuedRequestsOfAStoppingAgentAreServedElsewhere(t *testing.T) {
 		whole(t, f.wait())
 	})
 }
-

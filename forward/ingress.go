@@ -305,18 +305,31 @@ func (x *exchange) generate(route openai.Route) {
 
 // serve carries the request to engines until one has answered, within the time limit.
 func (x *exchange) serve(request *openai.Request) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })()
-	x.ctx = ctx
-	x.answer = newAnswer(x.w, request.Route, request.Stream)
+	defer x.open(request.Route, request.Stream)()
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
-	defer x.answer.close()
 	defer x.leaveRoom()
 	x.finish(x.carry())
+}
+
+// open makes the answer, and the context that ends with the client, the time limit and the agent's Cut. Whoever calls it
+// calls done at the end.
+func (x *exchange) open(route openai.Route, stream bool) (done func()) {
+	limited, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
+	ctx, stop := context.WithCancelCause(limited)
+	x.ctx, x.answer = ctx, newAnswer(x.w, route, stream)
+	detach := context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })
+	unhook := func() bool { return true }
+	if x.r.ProtoMajor == 1 { // over HTTP/2 the end of a stream ends its writes
+		unhook = context.AfterFunc(x.r.Context(), x.answer.hangUp)
+	}
+	return func() {
+		x.answer.close()
+		unhook()
+		detach()
+		stop(nil)
+		cancel()
+	}
 }
 
 // resolve finds the canonical name of the request's model.

@@ -125,7 +125,7 @@ func New(c Config) (*Ingress, error) {
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.keyings.Store(&keyings{})
-	g.classes.byName = map[string]*reuse{}
+	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
@@ -170,12 +170,15 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	failed  map[engine.ID]bool
+	retries int  // that waited before
 	broken  bool // the engine's answer ended with an error of its own
 	event   Event
 
-	mu    sync.Mutex
-	place *place // in the wait room, while it has one; guarded by mu while an attempt runs
+	mu       sync.Mutex         // guards what follows while attempts run
+	place    *place             // in the wait room, while it has one
+	failed   map[engine.ID]bool // engines that are not tried again
+	attempts int                // begun
+	deaths   int                // of engines that had the request
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.

@@ -204,11 +204,12 @@ func (m *Manner) end(out []byte, prompt, completion int) []byte {
 // Splicer writes what an engine answers to a Continuation as the rest of the stream that another engine began. It is for one
 // attempt.
 type Splicer struct {
-	Manner *Manner
-	Usage  bool // the stream ends with usage
-	Prompt int  // tokens of the original prompt
-	Before int  // tokens of the answer that other engines made
-	Now    int  // and those with what is given to Event next
+	Manner  *Manner
+	Usage   bool // the stream ends with usage
+	Counted bool // the client has that already
+	Prompt  int  // tokens of the original prompt
+	Before  int  // tokens of the answer that other engines made
+	Now     int  // and those with what is given to Event next
 
 	made     int // tokens that the engine says it made
 	finished bool
@@ -220,7 +221,7 @@ func (s *Splicer) Done() bool { return s.done }
 
 // End appends the end of a stream whose last chunk of text has come.
 func (s *Splicer) End(out []byte) []byte {
-	if s.Usage || s.Manner.usage {
+	if (s.Usage || s.Manner.usage) && !s.Counted {
 		total := s.Before + s.made
 		if s.made == 0 {
 			total = s.Now

@@ -144,6 +144,9 @@ func (s *Stripper) Prompt() []byte {
 	return list
 }
 
+// PromptSize returns the length in bytes of what Prompt gives away.
+func (s *Stripper) PromptSize() int { return len(s.prompt) }
+
 // dataOf returns where the data of an event with one data line is; an empty span when there is none, or more.
 func dataOf(raw []byte) (lo, hi int) {
 	const name = "data:"

@@ -85,6 +85,11 @@ var errBodyBudget = &openai.Error{
 	Message: "this agent holds as many bytes of request bodies as it may; try again later",
 }
 
+var errMemory = &openai.Error{
+	Status: http.StatusServiceUnavailable, Type: "server_error", Code: "busy", Reason: "memory",
+	Message: "this agent is short of memory; try again later",
+}
+
 func bodyTooLarge(size int64, limit int) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large", Reason: "body_size",

@@ -49,18 +49,41 @@ func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
 		return err
 	}
 	_ = s.SetDeadline(time.Time{})
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := within(ctx, c.Left)
 	defer cancel()
 	defer context.AfterFunc(s.Context(), cancel)()
 	out := &frameSink{frames: newFrameWriter(s)}
-	if !o.bodies.take(int64(c.BodySize)) {
-		return out.finish(s, ending{}, &bounce{verdict{Reason: "body_budget", Load: o.load(c.Engine, engine.Load{})}})
+	if why := o.unfit(c); why != "" {
+		return out.finish(s, ending{}, &bounce{verdict{Reason: why, Load: o.load(c.Engine, engine.Load{})}})
 	}
 	c.sent = sync.OnceFunc(func() { o.bodies.give(int64(c.BodySize)) })
 	defer c.sent()
 	end, err := o.serve(ctx, c, func() ([]byte, error) { return receiveBody(s, frames, c.BodySize) }, out)
 	out.load = func() engine.Load { return o.load(c.Engine, engine.Load{}) }
 	return out.finish(s, end, err)
+}
+
+// within returns a context that ends after left, the time that the ingress said it has; 0 is no bound. The ingress gives
+// up by itself: this is for one that no longer can.
+func within(ctx context.Context, left time.Duration) (context.Context, context.CancelFunc) {
+	if left <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, left)
+}
+
+// unfit says why a peer's request cannot be taken whatever its engine says; "" when it can be. Then its body is counted.
+func (o *Owner) unfit(c *call) string {
+	switch {
+	case c.Hops > maxHops:
+		return "loop"
+	case o.short():
+		return "memory"
+	case !o.bodies.take(int64(c.BodySize)):
+		return "body_budget"
+	default:
+		return ""
+	}
 }
 
 // bodyDeadline is how long a peer may take to send a body that it holds already.

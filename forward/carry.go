@@ -111,6 +111,14 @@ func (x *exchange) pause(changed <-chan struct{}) error {
 	return nil
 }
 
+// leaveRoom gives the place in the wait room up, if there is one. Attempts may call it at once.
+func (x *exchange) leaveRoom() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.place.leave()
+	x.place = nil
+}
+
 func (x *exchange) enter() error {
 	p, err := x.g.room.enter(x.model)
 	if err != nil {
@@ -194,11 +202,11 @@ func requestPath(u *url.URL) string {
 func (x *exchange) call() call {
 	prompt := x.prompt
 	if x.batch { // the owner counts the load of all, and learns nothing from the sum
-		prompt = cachestate.Prompt{Bytes: int64(len(x.body))}
+		prompt = cachestate.Prompt{Bytes: int64(len(x.body.bytes()))}
 	}
 	return call{
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
-		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
+		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
 		Class: x.event.Class, Hops: maxHops,
 	}
@@ -214,25 +222,25 @@ func passedOn(name string) string {
 
 // attempt has one engine serve the request. Last says that no other engine is left to try.
 func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error {
-	agent := c.ID.Agent()
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
 	k.Second, k.Left = len(x.event.Attempts) > 0, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	x.answer.begin(last, x.onAccept(c.ID), x.explain(c))
+	l := x.answer.lane(x.ctx, lane{last: last, onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
-	end, err := x.ask(agent, &k, patience)
+	end, err := x.ask(c.ID.Agent(), &k, patience, l)
 	switch {
 	case err != nil:
-	case end.Failed && !last && !x.answer.started():
+	case end.Failed && !last && !l.claims:
 		err = errTryNext
 	default:
-		err = x.answer.end()
+		err = l.end()
 	}
-	x.note(c.ID, end, err, asked)
+	x.note(c.ID, l, end, err, asked)
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
 		x.forgetDigest(c)
 	}
@@ -256,28 +264,25 @@ func (x *exchange) forgetDigest(c *Candidate) {
 	}
 }
 
-func (x *exchange) ask(agent string, k *call, patience int) (ending, error) {
+func (x *exchange) ask(agent string, k *call, patience int, l *lane) (ending, error) {
 	if agent == x.g.Agent {
-		return x.g.Owner.serve(x.ctx, k, func() ([]byte, error) { return x.body, nil }, x.answer)
+		return x.g.Owner.serve(l.ctx, k, func() ([]byte, error) { return x.body.bytes(), nil }, l)
 	}
-	ctx, cancel := context.WithCancelCause(x.ctx)
-	defer cancel(nil)
 	alive := x.g.View.Alive(agent)
-	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	return x.g.askPeer(ctx, agent, k, x.body, patience, x.answer)
+	defer context.AfterFunc(alive, func() { l.stop(context.Cause(alive)) })()
+	return x.g.askPeer(l.ctx, agent, k, x.body.bytes(), patience, l)
 }
 
 // onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.place.leave()
-		x.place = nil
+		x.leaveRoom()
 	}
 }
 
 // note records how an attempt ended, in the event and in the view.
-func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
+func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time.Time) {
 	now := time.Now()
 	result := outcomeOK
 	bounced, isBounce := errors.AsType[*bounce](err)
@@ -285,13 +290,15 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 	switch {
 	case err == nil:
 		x.g.View.SetLoad(id, end.Load, now)
-		x.event.Status = x.answer.status()
+		x.event.Status = l.status()
 		if end.Failed {
 			result, x.broken = outcomeEngineError, true
 		}
 		x.usage(end)
 	case x.r.Context().Err() != nil, errors.Is(err, errClient):
 		result = outcomeCanceled
+	case l.lost():
+		result = "lost"
 	case isBounce:
 		result = "bounce_" + bounced.Reason
 		x.g.View.SetLoad(id, bounced.Load, now)

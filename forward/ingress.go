@@ -165,7 +165,7 @@ type exchange struct {
 	start   time.Time
 	rng     *rand.Rand
 	request *openai.Request
-	body    []byte // until the first content
+	body    heldBody
 	prompt  cachestate.Prompt
 	media   bool   // images, sound or video are part of it
 	batch   bool   // several prompts: routed by the first, which says nothing of the rest
@@ -176,10 +176,12 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	place   *place // in the wait room, while it has one
 	failed  map[engine.ID]bool
 	broken  bool // the engine's answer ended with an error of its own
 	event   Event
+
+	mu    sync.Mutex
+	place *place // in the wait room, while it has one; guarded by mu while an attempt runs
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.
@@ -273,8 +275,8 @@ func checkHeader(r *http.Request) *openai.Error {
 // generate serves the routes with a body: read, parse, keys, then decide and carry until an engine has answered.
 func (x *exchange) generate(route openai.Route) {
 	body, release, bad := x.g.readBody(x.w, x.r)
-	release = sync.OnceFunc(release)
-	defer release()
+	x.body.hold(body, release)
+	defer x.body.letGo()
 	if bad != nil {
 		x.refuse(route, bad)
 		return
@@ -292,17 +294,16 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
-	x.body = body
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
 		Model: request.Model, Stored: request.Stored, Background: request.Background,
 		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
 	}
-	x.serve(request, release)
+	x.serve(request)
 }
 
 // serve carries the request to engines until one has answered, within the time limit.
-func (x *exchange) serve(request *openai.Request, release func()) {
+func (x *exchange) serve(request *openai.Request) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -311,12 +312,9 @@ func (x *exchange) serve(request *openai.Request, release func()) {
 	x.ctx = ctx
 	x.answer = newAnswer(x.w, request.Route, request.Stream)
 	x.answer.skipNotFound = request.Previous != ""
-	x.answer.onContent = func() {
-		x.body = nil
-		release()
-	}
+	x.answer.onContent = x.body.letGo
 	defer x.answer.close()
-	defer func() { x.place.leave() }()
+	defer x.leaveRoom()
 	x.finish(x.carry())
 }
 

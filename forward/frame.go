@@ -78,35 +78,45 @@ type frameReader struct {
 func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, 16<<10)} }
 
 func (f *frameReader) read() (frameType, []byte, error) {
-	t, err := f.r.ReadByte()
+	t, n, err := f.next()
 	if err != nil {
 		return 0, nil, err
 	}
-	n, err := binary.ReadUvarint(f.r)
-	if err != nil {
-		return 0, nil, unexpectedEOF(err)
+	if f.buf, err = f.appendTo(f.buf[:0], n); err != nil {
+		return 0, nil, err
 	}
-	if n > maxFrame {
-		return 0, nil, fmt.Errorf("%w: %d bytes", errFrameTooLarge, n)
-	}
-	if err := f.fill(int(n)); err != nil {
-		return 0, nil, unexpectedEOF(err)
-	}
-	return frameType(t), f.buf, nil
+	return t, f.buf, nil
 }
 
-// fill reads n bytes into the buffer, which grows as they come and not as the peer announces them.
-func (f *frameReader) fill(n int) error {
-	const step = 64 << 10
-	f.buf = f.buf[:0]
-	for len(f.buf) < n {
-		at := len(f.buf)
-		f.buf = slices.Grow(f.buf, min(n-at, step))[:at+min(n-at, step)]
-		if _, err := io.ReadFull(f.r, f.buf[at:]); err != nil {
-			return err
-		}
+// next reads the beginning of a frame: its type and the size of the payload that follows.
+func (f *frameReader) next() (frameType, int, error) {
+	t, err := f.r.ReadByte()
+	if err != nil {
+		return 0, 0, err
 	}
-	return nil
+	n, err := binary.ReadUvarint(f.r)
+	if err != nil {
+		return 0, 0, unexpectedEOF(err)
+	}
+	if n > maxFrame {
+		return 0, 0, fmt.Errorf("%w: %d bytes", errFrameTooLarge, n)
+	}
+	return frameType(t), int(n), nil
+}
+
+// appendTo appends n bytes of payload to b, which grows as they come and not as the peer announces them.
+func (f *frameReader) appendTo(b []byte, n int) ([]byte, error) {
+	const step = 64 << 10
+	for n > 0 {
+		part := min(n, max(step, cap(b)-len(b)))
+		at := len(b)
+		b = slices.Grow(b, part)[:at+part]
+		if _, err := io.ReadFull(f.r, b[at:]); err != nil {
+			return b[:at], unexpectedEOF(err)
+		}
+		n -= part
+	}
+	return b, nil
 }
 
 func unexpectedEOF(err error) error {

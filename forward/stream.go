@@ -96,18 +96,24 @@ func receiveBody(s Stream, frames *frameReader, size int) ([]byte, error) {
 	return readBody(frames, size)
 }
 
-// readBody gathers the BODY frames of a request. It allocates as the bytes come, not as the peer announces them.
+// readBody gathers the BODY frames of a request. It allocates as the bytes come, not as the peer announces them: twice as much
+// whenever what there is is full, so that no more than half of it is there in vain.
 func readBody(frames *frameReader, size int) ([]byte, error) {
 	body := make([]byte, 0, min(size, maxFrame))
 	for len(body) < size {
-		t, payload, err := frames.read()
+		t, n, err := frames.next()
 		if err != nil {
 			return nil, fmt.Errorf("read body: %w", unexpectedEOF(err))
 		}
-		if t != frameBody || len(body)+len(payload) > size {
-			return nil, fmt.Errorf("read body: frame of type %d and %d bytes is not part of it", t, len(payload))
+		if t != frameBody || len(body)+n > size {
+			return nil, fmt.Errorf("read body: frame of type %d and %d bytes is not part of it", t, n)
 		}
-		body = append(body, payload...)
+		if len(body)+n > cap(body) {
+			body = append(make([]byte, 0, min(size, 2*cap(body)+n)), body...)
+		}
+		if body, err = frames.appendTo(body, n); err != nil {
+			return nil, fmt.Errorf("read body: %w", err)
+		}
 	}
 	return body, nil
 }

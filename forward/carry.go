@@ -63,6 +63,7 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
 		}
 	}
+	x.overruled = Overrule(all)
 	return all
 }
 
@@ -84,6 +85,8 @@ func (x *exchange) settle() ([]Candidate, error) {
 				return nil, err
 			}
 			continue
+		case why == ejected:
+			continue // it was found out by asking: the next look knows, and chooses others, or overrules
 		case why != full:
 			return nil, errNoEngine
 		}
@@ -127,9 +130,10 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 type lack uint8
 
 const (
-	none lack = iota // none is left that may come back soon
-	away             // one is behind an agent that is unreachable, but still connected
-	full             // one is full
+	none    lack = iota // none is left that may come back soon
+	away                // one is behind an agent that is unreachable, but still connected
+	full                // one is full
+	ejected             // one is ejected, which was not known before it was asked
 )
 
 func lackOf(all []Candidate) lack {
@@ -159,8 +163,14 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
 	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
+	if x.overruled && len(ranked) > 0 && ranked[0].Forced {
+		x.g.metrics.overruled.Inc()
+	}
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
+	}
+	if slices.ContainsFunc(short, func(c Candidate) bool { return c.State != Unreachable && c.Load.Usable() && !c.Eligible() }) {
+		why = ejected
 	}
 	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }
@@ -215,7 +225,7 @@ func passedOn(name string) string {
 func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error {
 	agent := c.ID.Agent()
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second = len(x.event.Attempts) > 0
+	k.Second, k.Forced = len(x.event.Attempts) > 0, c.Forced
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
@@ -313,7 +323,7 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
 // or that a digest is out of date.
 func passingBounce(reason string) bool {
-	return slices.Contains([]string{"down", "draining", "full", "queue", "generation"}, reason)
+	return slices.Contains([]string{"down", "draining", "full", "ejected", "queue", "generation"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {

@@ -124,6 +124,7 @@ type call struct {
 	Prompt        cachestate.Prompt
 	QueuedAtProbe float64 // seconds queued that the probe answered; negative when the engine was not probed
 	Second        bool    // a second owner accepts unless down, draining or full
+	Forced        bool    // an ejected engine takes it: too few others are left
 	Once          bool    // the request must not be done twice: a stored or background response
 	Media         bool    // the prompt's bytes say little of its tokens
 	BodySize      int
@@ -151,7 +152,7 @@ func appendCall(c *call) []byte {
 	if next == nil {
 		next = &cachestate.Prompt{}
 	}
-	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3)
+	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3|flag(c.Forced)<<4)
 	b = binary.AppendUvarint(b, uint64(c.BodySize))
 	b = binary.AppendUvarint(b, uint64(c.Traits))
 	b = engine.AppendString(b, c.Model)
@@ -172,7 +173,7 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	readPrompt(r, &c.Prompt)
 	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
 	flags := r.Byte()
-	c.Second, c.Once, c.Media = flags&1 != 0, flags&2 != 0, flags&4 != 0
+	c.Second, c.Once, c.Media, c.Forced = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&16 != 0
 	c.BodySize = r.Int(uint64(maxBody))
 	c.Traits = openai.Traits(r.Int(math.MaxUint16))
 	c.Model, c.Salt, c.LoRA = r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes)
@@ -295,8 +296,8 @@ type verdict struct {
 
 // reasons are the words in which owners bounce and fail. They become labels of metrics, so a peer's other words do not.
 var reasons = []string{
-	"", "unknown", "down", "draining", "full", "generation", "queue", "body_budget", // bounces
-	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", // failures
+	"", "unknown", "down", "draining", "full", "generation", "queue", "ejected", "body_budget", // bounces
+	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", "stuck", // failures
 }
 
 func knownReason(s string) string {

@@ -169,11 +169,13 @@ type exchange struct {
 	class   *Class
 	q       Question
 	ranked  []Candidate // of the last decision
-	answer  *answer
-	place   *place // in the wait room, while it has one
-	failed  map[engine.ID]bool
-	broken  bool // the engine's answer ended with an error of its own
-	event   Event
+	// overruled says that ejected engines may be chosen.
+	overruled bool
+	answer    *answer
+	place     *place // in the wait room, while it has one
+	failed    map[engine.ID]bool
+	broken    bool // the engine's answer ended with an error of its own
+	event     Event
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.

@@ -54,7 +54,7 @@ type AgentStatus struct {
 // EngineStatus is one engine of the mesh.
 type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
-	State          string            `json:"state"` // of its agent, or down, draining, cordoned or full
+	State          string            `json:"state"` // of its agent, or down, draining, cordoned, ejected or full
 	Kind           engine.Kind       `json:"kind"`
 	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
@@ -199,6 +199,8 @@ func flagWord(f engine.Flags) string {
 		return "down"
 	case f&engine.Draining != 0:
 		return stateDraining
+	case f&engine.Ejected != 0:
+		return "ejected"
 	case f&engine.Full != 0:
 		return "full"
 	default:

@@ -66,7 +66,7 @@ func (s *silence) limits(c curve, trial *Entry) (l limits, ok bool) {
 	l.quiet = l.since.Add(quietFloor)
 	var owed amount
 	for _, e := range s.mute {
-		if e.handed.After(l.quiet) {
+		if !e.handed.Before(l.quiet) {
 			break
 		}
 		if !e.whole || e.state != statePrefilled {

@@ -189,6 +189,7 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 
 // The states of an engine that takes nothing new: its owner says so, or only this agent leaves it out yet.
 const (
+	stateEjected  = "ejected"
 	stateDraining = "draining"
 	stateCordoned = "cordoned"
 )
@@ -200,7 +201,7 @@ func flagWord(f engine.Flags) string {
 	case f&engine.Draining != 0:
 		return stateDraining
 	case f&engine.Ejected != 0:
-		return "ejected"
+		return stateEjected
 	case f&engine.Full != 0:
 		return "full"
 	default:
@@ -218,6 +219,7 @@ func (n *Node) notes() []string {
 		}
 		notes = append(notes, a.Notes()...)
 	}
+	notes = append(notes, overruled(n.engineStatuses(time.Now()))...)
 	overfull := func(d DigestStatus) bool { return d.Fill > cachestate.MaxFill }
 	for _, e := range n.engineStatuses(time.Now()) {
 		if slices.ContainsFunc(e.Digests, overfull) {

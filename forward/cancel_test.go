@@ -46,6 +46,7 @@ func (r goingReceiver) head(*head) error           { return r.step("head") }
 func (r goingReceiver) data(_ []byte, c bool) error {
 	return r.step(map[bool]string{true: "content", false: "data"}[c])
 }
+func (r goingReceiver) tokens(*tokens) error { return r.step("tokens") }
 
 // TestReceiverThatGoesIsNoFailureOfTheEngine tells of its going by an error alone, before the end of any context.
 func TestReceiverThatGoesIsNoFailureOfTheEngine(t *testing.T) {

@@ -61,6 +61,7 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
 		}
 	}
+	Overrule(all)
 	return all
 }
 
@@ -82,6 +83,8 @@ func (x *exchange) settle() ([]Candidate, error) {
 				return nil, err
 			}
 			continue
+		case why == ejected && x.ctx.Err() == nil:
+			continue // it was found out by asking: the next look knows, and chooses others, or overrules
 		case why != full:
 			return nil, errNoEngine
 		}
@@ -133,9 +136,10 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 type lack uint8
 
 const (
-	none lack = iota // none is left that may come back soon
-	away             // one is behind an agent that is unreachable, but still connected
-	full             // one is full
+	none    lack = iota // none is left that may come back soon
+	away                // one is behind an agent that is unreachable, but still connected
+	full                // one is full
+	ejected             // one is ejected, which was not known before it was asked
 )
 
 func lackOf(all []Candidate) lack {
@@ -165,8 +169,14 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
 	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
+	if len(ranked) > 0 && ranked[0].Forced {
+		x.g.metrics.overruled.Inc()
+	}
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
+	}
+	if slices.ContainsFunc(short, func(c Candidate) bool { return c.State != Unreachable && c.Load.Usable() && !c.Eligible() }) {
+		why = ejected
 	}
 	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }
@@ -206,6 +216,7 @@ func (x *exchange) call() call {
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
 		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
+		Class: x.event.Class, Hops: maxHops,
 	}
 }
 
@@ -220,12 +231,15 @@ func passedOn(name string) string {
 // attempt has one engine serve the request. Patience multiplies the accept deadline.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second = x.begin() > 1
+	k.Second, k.Forced, k.Left = x.begin() > 1, c.Forced, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	l := x.answer.lane(x.ctx, lane{another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	x.amend(&k)
+	l := x.answer.lane(x.ctx, lane{
+		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c), part: x.thread.newPart(),
+	})
 	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
@@ -241,7 +255,20 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
 		x.forgetDigest(c)
 	}
+	if x.conclude(err) {
+		x.event.Status = http.StatusOK
+		return nil
+	}
 	return err
+}
+
+// left returns how long a request still has; 0 when there is no bound.
+func left(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(deadline), time.Microsecond)
 }
 
 // forgetDigest drops the digest that a decision was made by, because its life of the cache is over: the engine competes as
@@ -319,7 +346,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
 // or that a digest is out of date.
 func passingBounce(reason string) bool {
-	return slices.Contains([]string{"down", "draining", "full", "queue", "generation"}, reason)
+	return slices.Contains([]string{"down", "draining", "full", "ejected", "queue", "generation"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {
@@ -332,7 +359,7 @@ func (x *exchange) exclude(id engine.ID) {
 }
 
 func (x *exchange) usage(end ending) {
-	if !end.HasUsage {
+	if !end.HasUsage || x.thread != nil && x.thread.parts > 0 { // a part's prompt is not the client's
 		return
 	}
 	x.event.PromptTokens = end.Usage.PromptTokens

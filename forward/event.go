@@ -29,7 +29,9 @@ type Event struct {
 	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`
-	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision, best first
+	Continued     int             `json:"continued,omitempty"`     // times that another engine went on with a broken stream
+	NotContinued  string          `json:"not_continued,omitempty"` // why none went on
+	Candidates    []CandidateInfo `json:"candidates,omitempty"`    // of the last decision, best first
 
 	past *past // what it was decided by; nil for requests that were not decided
 }
@@ -46,6 +48,7 @@ type CandidateInfo struct {
 	State         string    `json:"state"`
 	Probed        bool      `json:"probed"`
 	Unverified    bool      `json:"unverified,omitempty"` // nothing checks what its digests claim
+	Ejected       bool      `json:"ejected,omitempty"`    // and may be chosen only because too few others are left
 	OverlapTokens int       `json:"overlap_tokens"`
 	QueuedSeconds float64   `json:"queued_s"`
 	NewSeconds    float64   `json:"new_s"`
@@ -58,7 +61,7 @@ func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
 	out := make([]CandidateInfo, len(ranked))
 	for i, c := range ranked {
 		out[i] = CandidateInfo{
-			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified,
+			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified, Ejected: c.Forced,
 			OverlapTokens: int(c.OverlapTokens(q)), QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
 			Zone: c.Zone,
 		}

@@ -40,6 +40,9 @@ type Config struct {
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
 	Policy       Policy        // how which kind of traffic is routed, until SetPolicy
 
+	// ShortOfMemory reports whether new requests are to be refused, so that those taken in can be finished; nil for never.
+	ShortOfMemory func() bool
+
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Record     func(Event) // gets every ended request; must not block
@@ -116,6 +119,9 @@ func New(c Config) (*Ingress, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.ShortOfMemory == nil {
+		c.ShortOfMemory = func() bool { return false }
+	}
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}
@@ -182,8 +188,9 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	retries int  // that waited before
-	broken  bool // the engine's answer ended with an error of its own
+	thread  *thread // nil when its class does not want it continued
+	retries int     // that waited before
+	broken  bool    // the engine's answer ended with an error of its own
 	event   Event
 
 	mu       sync.Mutex         // guards what follows while attempts run
@@ -212,6 +219,9 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if bad == nil {
 		bad = checkHeader(r)
+	}
+	if bad == nil && route != openai.RouteModels && g.ShortOfMemory() {
+		bad = errMemory
 	}
 	if bad != nil {
 		x.refuse(route, bad)
@@ -258,6 +268,11 @@ func headerSize(h http.Header) (size, fields int) {
 func checkHeader(r *http.Request) *openai.Error {
 	size, fields := headerSize(r.Header)
 	switch {
+	case r.Header.Get(hopsHeader) != "":
+		return &openai.Error{
+			Status: http.StatusLoopDetected, Type: "server_error", Code: "loop_detected", Reason: "loop",
+			Message: "this request comes from an agent, which takes this agent for an engine",
+		}
 	case size > maxHeaderBytes || fields > maxHeaders:
 		return &openai.Error{
 			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large", Reason: "header_size",
@@ -295,6 +310,7 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
+	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
 		Model: request.Model, Stored: request.Stored, Background: request.Background,
@@ -309,6 +325,7 @@ func (x *exchange) serve(request *openai.Request) {
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
 	defer x.leaveRoom()
+	defer x.thread.close()
 	x.finish(x.carry())
 }
 
@@ -412,6 +429,9 @@ func outcomeOf(status int) string {
 func (x *exchange) observe() {
 	e := &x.event
 	e.Total = time.Since(x.start)
+	if x.thread != nil {
+		e.Continued = x.thread.parts
+	}
 	if x.answer != nil {
 		if first := x.answer.firstToken(); !first.IsZero() && e.Status < 400 {
 			e.TTFT = first.Sub(x.start)

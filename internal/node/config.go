@@ -39,6 +39,7 @@ type Config struct {
 	// PolicyText is the text of Forward.Policy; "" for the built-in one.
 	PolicyText string
 
+	MemoryLimit int64 // bytes of the process; new requests are refused well before; 0 for none
 	// DrainTimeout is how long a stopping agent waits for what runs, with the grace. A supervisor that kills before it is over
 	// cuts streams without a word: systemd's TimeoutStopSec and Kubernetes' terminationGracePeriodSeconds must be some seconds more.
 	DrainTimeout time.Duration
@@ -102,6 +103,7 @@ func (c *Config) Validate() error {
 	check(isAddress(c.HTTP), "HTTP", "(%q) must be host:port", c.HTTP)
 	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
 	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a token", c.Debug)
+	check(c.MemoryLimit >= 0, "MemoryLimit", "(%d) must not be negative", c.MemoryLimit)
 	check(c.DrainTimeout >= 0 && c.DrainTimeout <= maxDrain, "DrainTimeout", "(%v) must be 0 to %v", c.DrainTimeout, maxDrain)
 	check(c.DrainGrace >= 0 && c.DrainGrace <= maxDrain, "DrainGrace", "(%v) must be 0 to %v", c.DrainGrace, maxDrain)
 	check(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect, "BootstrapExpect", "(%d) must be 0 to %d", c.BootstrapExpect, maxExpect)

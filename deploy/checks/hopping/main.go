@@ -22,6 +22,7 @@ func checks() []check.Check {
 		{Name: "mixed", Run: checkMixed, Limit: 10 * time.Minute, Short: true},
 		{Name: "cancels", Run: checkCancels, Limit: 10 * time.Minute},
 		{Name: "rolling", Run: checkRolling, Limit: 10 * time.Minute, Short: true},
+		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},
 		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute},
 		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute, Short: true},
 	}

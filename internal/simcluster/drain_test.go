@@ -13,7 +13,7 @@ import (
 )
 
 // epic is an engine whose answers take 7 to 20 minutes.
-var epic = engineWith(func(_ int, c *simengine.Config) { c.AnswerTokens, c.Speed = 40, 0.001 })
+var epic = engineWith(func(_ int, c *simengine.Config) { c.AnswerTokens, c.Speed = 800, 0.02 })
 
 // patient makes agents wait for streams for half an hour when they stop.
 func patient(_ int, c *node.Config) { c.DrainTimeout = 30 * time.Minute }
@@ -101,7 +101,7 @@ func TestDrainDeadlineTellsClientsAndPeers(t *testing.T) {
 		f := &traffic{c: c}
 		f.begin(t, 2, 1, 1)
 		f.begin(t, 4, 0, 1)
-		time.Sleep(40 * time.Second) // most have begun
+		time.Sleep(20 * time.Second) // most have begun
 		stop := time.Now()
 		c.Stop(1)
 		if took := time.Since(stop); took > 9*time.Second {
@@ -132,7 +132,7 @@ func TestSecondSignalCutsAtOnce(t *testing.T) {
 		c.Whole(wholeWithin)
 		f := &traffic{c: c}
 		f.begin(t, 2, 1, 1)
-		time.Sleep(40 * time.Second)
+		time.Sleep(20 * time.Second)
 		c.BeginStop(1)
 		time.Sleep(time.Minute)
 		second := time.Now()

@@ -15,7 +15,7 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// maxAttempts bounds the search for an engine. Engines that failed are not tried again; peers that only missed their
+// maxAttempts bounds the search for an engine, without those that were full. Engines that failed are not tried again; peers that only missed their
 // accept are, with more patience each round.
 const maxAttempts = 8
 
@@ -29,9 +29,9 @@ func (x *exchange) carry() error {
 			return errors.Join(err, last)
 		}
 		for i := range ranked {
-			final := len(x.event.Attempts) == x.limit()-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
+			final := x.tries == x.limit()-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
 			last = x.attempt(&ranked[i], c, round, final)
-			if last == nil || !x.again(last) || len(x.event.Attempts) == x.limit() {
+			if last == nil || !x.again(last) || x.tries == x.limit() {
 				return last
 			}
 		}
@@ -51,85 +51,26 @@ func (x *exchange) others(id engine.ID) bool {
 	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
 }
 
-// untried appends the engines of the model that have not failed this request to all. The load of own engines is read now:
-// the view hears of it only with heartbeats.
+// untried appends the engines of the model that have not failed this request to all.
 func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
-	all = x.g.View.Candidates(all, x.request.Model, now)
+	all = x.g.candidates(all, x.request.Model, now)
 	if len(x.failed) > 0 {
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
-	}
-	for i := range all {
-		if c := &all[i]; c.State == Own {
-			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
-		}
 	}
 	return all
 }
 
-// settle decides; while nothing can be chosen because all are full, it waits in the room.
-func (x *exchange) settle() ([]Candidate, error) {
-	if x.place == nil && x.g.room.busy(x.model) {
-		if err := x.enter(); err != nil {
-			return nil, err
+// candidates appends the engines of the model to all. The load of own engines is read now: the view hears of it only with
+// heartbeats.
+func (g *Ingress) candidates(all []Candidate, model string, now time.Time) []Candidate {
+	all = g.View.Candidates(all, model, now)
+	for i := range all {
+		if c := &all[i]; c.State == Own {
+			c.Load, c.Known = g.Owner.load(c.ID.Name(), c.Load), true
 		}
 	}
-	for {
-		changed := x.g.View.Changed()
-		ranked, why := x.decide()
-		switch {
-		case len(ranked) > 0:
-			return ranked, nil
-		case why == away && time.Since(x.start) < silenceOfDead:
-			if err := x.pause(changed); err != nil {
-				return nil, err
-			}
-			continue
-		case why != full:
-			return nil, errNoEngine
-		}
-		if x.place == nil {
-			if err := x.enter(); err != nil {
-				return nil, err
-			}
-		}
-		if err := x.place.await(x.ctx, changed); err != nil {
-			return nil, err
-		}
-	}
+	return all
 }
-
-// pause waits a moment for an agent to be heard again.
-func (x *exchange) pause(changed <-chan struct{}) error {
-	timer := time.NewTimer(acceptFloor)
-	defer timer.Stop()
-	select {
-	case <-changed:
-	case <-timer.C:
-	case <-x.ctx.Done():
-		return context.Cause(x.ctx)
-	}
-	return nil
-}
-
-// leaveRoom gives the place in the wait room up, if there is one. Attempts may call it at once.
-func (x *exchange) leaveRoom() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.place.leave()
-	x.place = nil
-}
-
-func (x *exchange) enter() error {
-	p, err := x.g.room.enter(x.model)
-	if err != nil {
-		return err
-	}
-	x.place = p
-	return p.await(x.ctx, closedChan)
-}
-
-// closedChan makes await return as soon as it is the request's turn.
-var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // lack says why no engine can be chosen, in order of what is worth waiting for.
 type lack uint8
@@ -263,11 +204,11 @@ func (x *exchange) ask(agent string, k *call, patience int, l *lane) (ending, er
 	return x.g.askPeer(l.ctx, agent, k, x.body.bytes(), patience, l)
 }
 
-// onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
+// onAccept takes in the owner's load and gives up the place in the wait room.
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.leaveRoom()
+		x.leaveRoom(l.Flags&engine.Full == 0)
 	}
 }
 
@@ -280,6 +221,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 	switch {
 	case err == nil:
 		x.g.View.SetLoad(id, end.Load, now)
+		x.g.room.freed(x.model)
 		x.event.Status = l.status()
 		if end.Failed {
 			result, x.broken = outcomeEngineError, true
@@ -314,7 +256,21 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		result = "internal"
 		x.exclude(id)
 	}
-	x.event.Attempts = append(x.event.Attempts, Attempt{id, result})
+	x.tried(Attempt{id, result})
+}
+
+// maxRaces bounds the lost races that an event tells: one that waits for minutes may lose many.
+const maxRaces = 64
+
+// tried counts an attempt. An engine that turned out to be full was only another ingress's before: the request goes back to
+// wait, as often as it must.
+func (x *exchange) tried(a Attempt) {
+	if a.Result != "bounce_full" {
+		x.tries++
+	} else if x.races++; x.races > maxRaces {
+		return
+	}
+	x.event.Attempts = append(x.event.Attempts, a)
 }
 
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,

@@ -35,7 +35,8 @@ type Config struct {
 	MaxBody      int           // bytes of one request body
 	BodyBudget   int64         // bytes of all request bodies held at once
 	QueueLimit   int           // requests held while all engines are full
-	QueueTimeout time.Duration // how long each of them is held
+	QueueBytes   int64         // bytes of their bodies, which are in BodyBudget too
+	QueueTimeout time.Duration // how long each of them is held, unless its class says otherwise
 	Timeout      time.Duration // of a whole request
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
 	Policy       Policy        // how which kind of traffic is routed, until SetPolicy
@@ -52,6 +53,7 @@ func DefaultConfig() Config {
 		MaxBody:      64 << 20,         // a 1 M token prompt is 4 MB; images are the larger part
 		BodyBudget:   512 << 20,        // an agent shares its host with an engine
 		QueueLimit:   512,              // at one second each, what 64 slots work off within the time below
+		QueueBytes:   256 << 20,        // half of the budget: what runs needs room too
 		QueueTimeout: 10 * time.Second, // longer than a burst, shorter than the patience of a client with retries
 		Timeout:      30 * time.Minute, // the longest answers; a hung engine holds its request that long
 		Explain:      true,
@@ -69,6 +71,7 @@ func (c *Config) Validate() error {
 	check(c.MaxBody > 0 && c.MaxBody <= 1<<30, "MaxBody (%d) must be 1 to 1 GiB", c.MaxBody)
 	check(c.BodyBudget >= int64(c.MaxBody), "BodyBudget (%d) must be at least MaxBody (%d)", c.BodyBudget, c.MaxBody)
 	check(c.QueueLimit >= 0, "QueueLimit (%d) must not be negative", c.QueueLimit)
+	check(c.QueueBytes >= 0, "QueueBytes (%d) must not be negative", c.QueueBytes)
 	check(c.QueueTimeout > 0, "QueueTimeout (%v) must be above 0", c.QueueTimeout)
 	check(c.Timeout > 0, "Timeout (%v) must be above 0", c.Timeout)
 	check(engine.CheckZone(c.Zone) == nil, "Zone (%q) must be a name of at most %d bytes", c.Zone, engine.MaxZone)
@@ -102,8 +105,11 @@ type Ingress struct {
 	probing   sync.WaitGroup
 }
 
-// Wait blocks until the probes that outlived their requests have ended, at most an accept deadline.
-func (g *Ingress) Wait() { g.probing.Wait() }
+// Wait blocks until what outlived its requests has ended: probes, for at most an accept deadline, and the keepers of queues.
+func (g *Ingress) Wait() {
+	g.probing.Wait()
+	g.room.keepers.Wait()
+}
 
 // New returns an Ingress and its Owner. It starts nothing.
 func New(c Config) (*Ingress, error) {
@@ -122,7 +128,8 @@ func New(c Config) (*Ingress, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
-	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g := &Ingress{Config: c, bodies: &budget{limit: c.BodyBudget}}
+	g.room = newWaitRoom(bounds{c.QueueLimit, c.QueueBytes}, g)
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*reuse{}
@@ -171,11 +178,14 @@ type exchange struct {
 	ranked  []Candidate // of the last decision
 	answer  *answer
 	failed  map[engine.ID]bool
+	tries   int  // attempts, without races
+	races   int  // attempts at engines that another request had filled
 	broken  bool // the engine's answer ended with an error of its own
 	event   Event
 
-	mu    sync.Mutex
-	place *place // in the wait room, while it has one; guarded by mu while an attempt runs
+	mu    sync.Mutex // guards the following fields while an attempt runs
+	place *place     // in the wait room; nil until it had one
+	taken bool       // an owner has accepted it
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.
@@ -300,7 +310,7 @@ func (x *exchange) serve(request *openai.Request) {
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
 	defer x.answer.close()
-	defer x.leaveRoom()
+	defer func() { x.seat().leave(false, false) }()
 	x.finish(x.carry())
 }
 
@@ -343,7 +353,7 @@ func (x *exchange) refuse(route openai.Route, e *openai.Error) {
 		x.event.Outcome = e.Reason // the mesh's fault and not the client's
 	}
 	x.g.metrics.refused.WithLabelValues(e.Reason).Inc()
-	writeError(x.w, route, e)
+	writeError(x.w, route, e, leastRetry)
 }
 
 // finish turns the end of carry into the client's answer and the event's outcome.
@@ -365,7 +375,10 @@ func (x *exchange) finish(err error) {
 func (x *exchange) fail(err error) {
 	e := answerError(err)
 	x.event.Outcome, x.event.Status = e.Reason, e.Status
-	x.answer.fail(e)
+	if r, ok := errors.AsType[*refusal](err); ok {
+		x.g.metrics.refused.WithLabelValues(r.reason).Inc()
+	}
+	x.answer.fail(e, retryAfter(err))
 }
 
 // outcomeOf names the end of a request that an engine has answered.

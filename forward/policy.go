@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -60,6 +61,14 @@ type Class struct {
 	OverlapCandidates int     `yaml:"overlap_candidates"`
 	RandomCandidates  int     `yaml:"random_candidates"`
 	Probes            int     `yaml:"probes"`
+
+	// Priority decides who is served first when every engine is full: the highest, save one turn in sixteen.
+	Priority int `yaml:"priority"`
+	// QueueLimit and QueueBytes bound what of the class waits at one agent then, in requests and in bytes of bodies, and
+	// QueueTimeout for how long; 0 for what the agent's own bounds allow.
+	QueueLimit   int           `yaml:"queue_limit"`
+	QueueBytes   int64         `yaml:"queue_bytes"`
+	QueueTimeout time.Duration `yaml:"queue_timeout"`
 }
 
 // Match is what a class's requests have in common: all that is set here must be true.
@@ -88,6 +97,8 @@ const (
 	maxClassName      = 64
 	maxLocalityWeight = 10
 	maxWaitWeight     = 10
+	maxPriority       = 100
+	maxQueueTimeout   = time.Hour
 	maxCandidates     = 32 // of either kind, and probes: more cost time and packets, and are no better
 )
 

@@ -45,7 +45,8 @@ type agentCmd struct {
 	MaxBody         int           `help:"Most bytes of one request's body." default:"67108864"`
 	BodyBudget      int64         `help:"Most bytes of all request bodies held at once." default:"536870912"`
 	QueueLimit      int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
-	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
+	QueueBytes      int64         `help:"Most bytes of their bodies, which are among those of body-budget." default:"268435456"`
+	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full, unless its class says otherwise." default:"10s"`
 	Timeout         time.Duration `help:"Longest duration of a request." default:"30m"`
 	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
 	Policy          string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load), until the mesh agrees on a policy (kvmesh policy apply); without either every request is routed by auto." placeholder:"FILE"`
@@ -82,7 +83,7 @@ func (c *agentCmd) node() (node.Config, error) {
 	n.HTTP, n.Debug, n.DrainTimeout = c.HTTP, c.Debug, c.DrainTimeout
 	n.Data, n.BootstrapExpect = c.Data, c.BootstrapExpect
 	n.Forward.MaxBody, n.Forward.BodyBudget = c.MaxBody, c.BodyBudget
-	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
+	n.Forward.QueueLimit, n.Forward.QueueBytes, n.Forward.QueueTimeout = c.QueueLimit, c.QueueBytes, c.QueueTimeout
 	n.Forward.Timeout, n.Forward.Explain, n.Forward.Zone = c.Timeout, c.Explain, c.Zone
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Join = c.MeshID, c.Name, c.Join
 	n.Mesh.QUICBind, n.Mesh.QUICAdvertise = c.QUICBind, c.QUICAdvertise

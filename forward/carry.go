@@ -15,35 +15,33 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// maxAttempts bounds the search for an engine, without those that were full. Engines that failed are not tried again; peers that only missed their
-// accept are, with more patience each round.
-const maxAttempts = 8
-
 // carry decides and tries engines until one has answered. The error is nil once the answer is complete.
 func (x *exchange) carry() error {
 	c := x.call()
+	x.g.classes.with(x.class.Name, func(s *classState) { s.retries.request(x.start) })
 	var last error
-	for round := 1; ; round++ {
+	for patience := 1; ; {
 		ranked, err := x.settle()
 		if err != nil {
 			return errors.Join(err, last)
 		}
 		for i := range ranked {
-			final := x.tries == x.limit()-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
-			last = x.attempt(&ranked[i], c, round, final)
-			if last == nil || !x.again(last) || x.tries == x.limit() {
+			last = x.attempt(&ranked[i], c, patience)
+			if last == nil || !x.again(last) {
 				return last
 			}
+			if !undone(last) { // time has passed: decide anew
+				break
+			}
+		}
+		if undone(last) {
+			if !raced(last) {
+				patience++
+			}
+		} else if err := x.backOff(); err != nil {
+			return errors.Join(err, last)
 		}
 	}
-}
-
-// limit is the most engines to try. What continues a stored response is asked of all: only one of them has it.
-func (x *exchange) limit() int {
-	if x.answer.skipNotFound {
-		return maxLookUps
-	}
-	return maxAttempts
 }
 
 // others reports whether an engine other than id is left to try.
@@ -54,6 +52,8 @@ func (x *exchange) others(id engine.ID) bool {
 // untried appends the engines of the model that have not failed this request to all.
 func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 	all = x.g.candidates(all, x.request.Model, now)
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if len(x.failed) > 0 {
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
 	}
@@ -160,22 +160,22 @@ func passedOn(name string) string {
 	return name
 }
 
-// attempt has one engine serve the request. Last says that no other engine is left to try.
-func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error {
+// attempt has one engine serve the request. Patience multiplies the accept deadline.
+func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second = len(x.event.Attempts) > 0
+	k.Second = x.begin() > 1
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	l := x.answer.lane(x.ctx, lane{last: last, onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	l := x.answer.lane(x.ctx, lane{another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c)})
 	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
 	end, err := x.ask(c.ID.Agent(), &k, patience, l)
 	switch {
 	case err != nil:
-	case end.Failed && !last && !l.claims:
+	case end.Failed && l.yields():
 		err = errTryNext
 	default:
 		err = l.end()
@@ -248,6 +248,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		x.exclude(id)
 	case isFailure:
 		result = failed.Reason
+		x.countDeath(result)
 		if end.Load.Seq > 0 { // from the owner: it was not the way to it that failed
 			x.g.View.SetLoad(id, end.Load, now)
 		}
@@ -256,21 +257,30 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		result = "internal"
 		x.exclude(id)
 	}
-	x.tried(Attempt{id, result})
+	x.tried(Attempt{id, result}, err)
 }
 
 // maxRaces bounds the lost races that an event tells: one that waits for minutes may lose many.
 const maxRaces = 64
 
-// tried counts an attempt. An engine that turned out to be full was only another ingress's before: the request goes back to
-// wait, as often as it must.
-func (x *exchange) tried(a Attempt) {
-	if a.Result != "bounce_full" {
-		x.tries++
-	} else if x.races++; x.races > maxRaces {
-		return
+// tried notes an attempt. One at an engine that another request has just filled does not count: the request goes back to wait,
+// as often as it must.
+func (x *exchange) tried(a Attempt, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if raced(err) {
+		x.attempts--
+		if x.races++; x.races > maxRaces {
+			return
+		}
 	}
 	x.event.Attempts = append(x.event.Attempts, a)
+}
+
+// raced reports whether an attempt ended because the engine had become full.
+func raced(err error) bool {
+	b, ok := errors.AsType[*bounce](err)
+	return ok && b.Reason == "full"
 }
 
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
@@ -280,6 +290,8 @@ func passingBounce(reason string) bool {
 }
 
 func (x *exchange) exclude(id engine.ID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.failed == nil {
 		x.failed = map[engine.ID]bool{}
 	}
@@ -296,28 +308,13 @@ func (x *exchange) usage(end ending) {
 	}
 }
 
-// again reports whether another engine may be tried: nothing of an answer has gone out and somebody still waits.
-func (x *exchange) again(err error) bool {
-	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) || errors.Is(err, errLateStatus) {
-		return false
-	}
-	if errors.Is(err, errNotHere) {
-		return true
-	}
-	if x.request.Stored || x.request.Background { // the body waits for the accept: none, and it was not done
-		_, bounced := errors.AsType[*bounce](err)
-		return bounced || errors.Is(err, errMissed) || errors.Is(err, errUnreached)
-	}
-	return true
-}
-
 // explain returns what sets the explain headers for an attempt at c.
 func (x *exchange) explain(c *Candidate) func(http.Header) {
 	if len(x.policy.explain) == 0 {
 		return nil
 	}
 	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(&x.q))), x.event.Reason
-	if len(x.event.Attempts) > 0 {
+	if x.attempts > 1 {
 		reason = "retry"
 	}
 	named := x.policy.explain
@@ -342,7 +339,7 @@ func (x *exchange) lookUp(route openai.Route) {
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {
-		if err = x.attempt(&engines[i], x.call(), 1, false); err == nil || !x.again(err) {
+		if err = x.attempt(&engines[i], x.call(), 1); err == nil || !x.again(err) {
 			x.finish(err)
 			return
 		}

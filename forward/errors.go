@@ -36,11 +36,27 @@ func retryAfter(err error) time.Duration {
 // writeError answers with e. After is what the client is told to wait, where it may come again.
 func writeError(w http.ResponseWriter, route openai.Route, e *openai.Error, after time.Duration) {
 	w.Header().Set("Content-Type", "application/json")
-	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+	if mayComeAgain(e.Status) {
+		setRetryAfter(w.Header(), after)
 	}
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(e.Body(route))
+}
+
+// askToRetry adds to an engine's refusal when the client may come again, unless the engine says so itself.
+func askToRetry(h *head) {
+	if h.Header.Get("Retry-After") == "" && mayComeAgain(h.Status) {
+		setRetryAfter(h.Header, leastRetry)
+	}
+}
+
+// mayComeAgain reports whether a status says that the same request may be served later.
+func mayComeAgain(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+}
+
+func setRetryAfter(h http.Header, after time.Duration) {
+	h.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 }
 
 // asError returns err as the error that the client gets.

@@ -132,7 +132,7 @@ func New(c Config) (*Ingress, error) {
 	g.room = newWaitRoom(bounds{c.QueueLimit, c.QueueBytes}, g)
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.keyings.Store(&keyings{})
-	g.classes.byName = map[string]*reuse{}
+	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
@@ -177,15 +177,17 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	failed  map[engine.ID]bool
-	tries   int  // attempts, without races
-	races   int  // attempts at engines that another request had filled
+	retries int  // that waited before
 	broken  bool // the engine's answer ended with an error of its own
 	event   Event
 
-	mu    sync.Mutex // guards the following fields while an attempt runs
-	place *place     // in the wait room; nil until it had one
-	taken bool       // an owner has accepted it
+	mu       sync.Mutex         // guards what follows while attempts run
+	place    *place             // in the wait room; nil until it had one
+	taken    bool               // an owner has accepted it
+	failed   map[engine.ID]bool // engines that are not tried again
+	attempts int                // begun, without races
+	races    int                // attempts at engines that another request had filled
+	deaths   int                // of engines that had the request
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.

@@ -21,7 +21,7 @@ type lane struct {
 	stop     context.CancelCauseFunc
 	onAccept func(engine.Load)
 	explain  func(http.Header) // sets the explain headers of the attempt; nil for none
-	last     bool              // no other engine is left: any status goes to the client
+	another  func() bool       // reports whether another engine may answer instead: an error of this one then does not count
 
 	top    *head
 	held   []byte
@@ -60,8 +60,11 @@ func (l *lane) head(h *head) error {
 	if l.answer.skipNotFound && h.Status == http.StatusNotFound {
 		return errNotHere
 	}
-	if !l.last && l.answer.retryable(h.Status) {
-		return errTryNext
+	if l.answer.retryable(h.Status) {
+		if l.yields() {
+			return errTryNext
+		}
+		askToRetry(h)
 	}
 	if l.explain != nil {
 		l.explain(h.Header)
@@ -69,6 +72,9 @@ func (l *lane) head(h *head) error {
 	l.top = h
 	return nil
 }
+
+// yields reports whether the answer, an error, is dropped because another engine may answer.
+func (l *lane) yields() bool { return !l.claims && l.another() }
 
 func (l *lane) data(b []byte, content bool) error {
 	switch {

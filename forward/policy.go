@@ -69,6 +69,10 @@ type Class struct {
 	QueueLimit   int           `yaml:"queue_limit"`
 	QueueBytes   int64         `yaml:"queue_bytes"`
 	QueueTimeout time.Duration `yaml:"queue_timeout"`
+
+	// RetryBudget bounds the requests that are sent to one more engine after one that had them failed, as a share of all
+	// requests of the class, 0.2 by default. A lower one gives up sooner; a higher one adds to the load when engines fail of it.
+	RetryBudget float64 `yaml:"retry_budget"`
 }
 
 // Match is what a class's requests have in common: all that is set here must be true.

@@ -11,7 +11,7 @@ import (
 
 // settle decides; while nothing can be chosen because all are full, it waits in the room.
 func (x *exchange) settle() ([]Candidate, error) {
-	if x.place == nil && x.g.room.busy(x.model) {
+	if x.seat() == nil && x.retries == 0 && x.g.room.busy(x.model) { // one that was accepted before goes ahead
 		if err := x.wait(); err != nil {
 			return nil, err
 		}

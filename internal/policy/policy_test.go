@@ -92,6 +92,7 @@ func TestFaultsNameTheirLines(t *testing.T) {
 		"classes: 3":                                                                               {"line 1, column 10: "},
 		"a: 1\n---\n":                                                                              {"several documents"},
 		strings.Repeat("#", MaxBytes+1):                                                            {"at most 262144 are allowed"},
+		"classes:\n  - name: a\n    retry_budget: 2\n":                                             {"line 3, column 19: ", "retry_budget (2) must be above 0 and at most 1"},
 	} {
 		_, err := Parse([]byte(text))
 		for _, w := range want {

@@ -44,8 +44,9 @@ const (
 // admitLocked refuses a place, or sends those away that have to go for it.
 func (r *waitRoom) admitLocked(p *place, now time.Time) error {
 	q := p.queue
-	if wait := q.expect(p); wait > p.timeout.Seconds() {
-		return q.refusal(refusedWait, wait-p.timeout.Seconds(), p)
+	allowed := p.timeout.Seconds() * expectShare
+	if wait := q.expect(p, allowed); wait > allowed {
+		return q.refusal(refusedWait, wait-allowed, p)
 	}
 	c := r.classes[p.class]
 	if c == nil {
@@ -74,11 +75,15 @@ func (q *modelQueue) full(t *tally, limit bounds, p *place) error {
 	return q.refusal(refusedRequests, 0, p)
 }
 
-// expect returns the seconds until a new place's turn, 0 while that is not known. The first one's turn may always come at
-// once: while nobody waits no rate is observed either.
-func (q *modelQueue) expect(p *place) float64 {
+// expectShare is the share of its time that a request may be expected to wait: estimates err, and who is let in to be refused
+// later has waited for nothing.
+const expectShare = 0.75
+
+// expect returns the seconds until a new place's turn, 0 while that is not known or surely allowed. The first one's turn may
+// always come at once: while nobody waits no rate is observed either.
+func (q *modelQueue) expect(p *place, allowed float64) float64 {
 	rate, known := q.drain.perSecond()
-	if !known || float64(q.present()+1)/rate <= p.timeout.Seconds() { // even behind all that waits
+	if !known || float64(q.present()+1)/rate <= allowed { // even behind all that waits
 		return 0
 	}
 	if ahead := q.aheadOf(p); ahead >= 1 {

@@ -38,6 +38,7 @@ type memAgent struct {
 	lose      func(b []byte) bool // which of its datagrams are lost; nil for none
 	blocked   bool                // it can send no datagram
 	streams   int                 // that it opened
+	served    []*memStream        // its ends of those that peers opened
 	datagrams int                 // that it sent
 
 	events []Event
@@ -143,6 +144,7 @@ func (a *memAgent) open(_ context.Context, agent string, serve func(context.Cont
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
 	}
+	peer.served = append(peer.served, there)
 	go serve(context.Background(), peer.Owner, there)
 	return here, nil
 }

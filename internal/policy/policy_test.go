@@ -25,6 +25,7 @@ classes:
     overlap_candidates: 4
     random_candidates: 8
     probes: 5
+    continue: true
   - name: documents
     match: {model: big, min_tokens: 20000}
     strategy: prefix
@@ -41,7 +42,7 @@ func TestWholePolicyIsRead(t *testing.T) {
 			{
 				Name: "chat", Strategy: forward.StrategySession, SessionHeader: "x-chat",
 				Match:      forward.Match{Path: "/v1/chat/completions", Header: map[string]string{"x-team": "support"}},
-				WaitWeight: 2, OverlapCandidates: 4, RandomCandidates: 8, Probes: 5,
+				WaitWeight: 2, OverlapCandidates: 4, RandomCandidates: 8, Probes: 5, Continue: true,
 			},
 			{
 				Name: "documents", Match: forward.Match{Model: "big", MinTokens: 20000},

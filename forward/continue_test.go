@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -392,6 +393,41 @@ func TestWhatCannotBeContinuedEndsWithAnError(t *testing.T) {
 					t.Errorf("%+v: %+v", e, got)
 				}
 			})
+		})
+	}
+}
+
+// TestHalfACharacterIsNotGoneOnFrom: the engine that is to go on says that the last ids are no whole character.
+func TestHalfACharacterIsNotGoneOnFrom(t *testing.T) {
+	for _, kind := range []string{simengine.KindVLLM, simengine.KindSGLang} {
+		c := continueCase{simengine.KindVLLM, kind, simengine.TemplatePlain, chatPath, plainChat, false}
+		synctest.Test(t, func(t *testing.T) {
+			f := &fate{way: deathReset, after: 5, deaths: 1}
+			m := c.mesh(t, f)
+			a, other := m.agents["a"], m.agents["c"]
+			f.onDeath = func() { other.book.set(func(b *memBooker) { b.refuse = "" }) }
+			field := map[string]string{simengine.KindVLLM: "prompt", simengine.KindSGLang: "text"}[kind]
+			asked := ""
+			engine := other.engine
+			other.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/detokenize" {
+					engine.ServeHTTP(w, r)
+					return
+				}
+				b, _ := io.ReadAll(r.Body)
+				asked = string(b) + r.Header.Get("Authorization")
+				_, _ = io.WriteString(w, `{"`+field+`":"half\ufffd"}`)
+			})
+			w := a.post(t.Context(), `{"model":"m","stream":true,`+c.body+`}`)
+			synctest.Wait()
+			m.idle()
+			e := a.last()
+			if got := see(t, w.Body.String()); got.Errors != 1 || !slices.Contains(e.Attempts, Attempt{"c/0", "bounce_cannot_continue"}) {
+				t.Errorf("%+v: %+v", e, got)
+			}
+			if !strings.Contains(asked, `"model":"m","tokens":[`) || !strings.HasSuffix(asked, "Bearer engine-key") {
+				t.Errorf("asked %s", asked)
+			}
 		})
 	}
 }

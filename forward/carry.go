@@ -61,6 +61,7 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
 		}
 	}
+	Overrule(all)
 	return all
 }
 
@@ -82,6 +83,8 @@ func (x *exchange) settle() ([]Candidate, error) {
 				return nil, err
 			}
 			continue
+		case why == ejected && x.ctx.Err() == nil:
+			continue // it was found out by asking: the next look knows, and chooses others, or overrules
 		case why != full:
 			return nil, errNoEngine
 		}
@@ -133,9 +136,10 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 type lack uint8
 
 const (
-	none lack = iota // none is left that may come back soon
-	away             // one is behind an agent that is unreachable, but still connected
-	full             // one is full
+	none    lack = iota // none is left that may come back soon
+	away                // one is behind an agent that is unreachable, but still connected
+	full                // one is full
+	ejected             // one is ejected, which was not known before it was asked
 )
 
 func lackOf(all []Candidate) lack {
@@ -165,8 +169,14 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
 	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
+	if len(ranked) > 0 && ranked[0].Forced {
+		x.g.metrics.overruled.Inc()
+	}
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
+	}
+	if slices.ContainsFunc(short, func(c Candidate) bool { return c.State != Unreachable && c.Load.Usable() && !c.Eligible() }) {
+		why = ejected
 	}
 	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }
@@ -221,7 +231,7 @@ func passedOn(name string) string {
 // attempt has one engine serve the request. Patience multiplies the accept deadline.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second, k.Left = x.begin() > 1, left(x.ctx)
+	k.Second, k.Forced, k.Left = x.begin() > 1, c.Forced, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
@@ -336,7 +346,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
 // or that a digest is out of date.
 func passingBounce(reason string) bool {
-	return slices.Contains([]string{"down", "draining", "full", "queue", "generation"}, reason)
+	return slices.Contains([]string{"down", "draining", "full", "ejected", "queue", "generation"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {
@@ -380,12 +390,9 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 // lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it. It is
 // not found only when every engine of the mesh has said so.
 func (x *exchange) lookUp(route openai.Route) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	x.ctx, x.request = ctx, &openai.Request{Route: route}
-	x.answer = newAnswer(x.w, route, false)
+	defer x.open(route, false)()
+	x.request = &openai.Request{Route: route}
 	x.answer.skipNotFound = true
-	defer x.answer.close()
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {

@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +37,7 @@ const (
 var (
 	seedFlag   = flag.Uint64("seed", 0, "of the faults of chaos; 0 draws one")
 	lengthFlag = flag.Duration("length", 0, "how long faults go on; 0 for the check's own length")
+	faultsFlag = flag.String("faults", "", "pattern of the names of faults that chaos has; empty for all")
 )
 
 // chaosEngine are flags of the engines; slow ones, so that the machine has time for what is looked at.
@@ -61,7 +64,7 @@ func inNamespaces(ctx context.Context, h *check.Harness, mode string, length tim
 	if seed == 0 {
 		seed = rand.Uint64N(1_000_000)
 	}
-	return lab.InNamespaces(ctx, h, mode, fmt.Sprint(seed), length.String())
+	return lab.InNamespaces(ctx, h, mode, fmt.Sprint(seed), length.String(), *faultsFlag)
 }
 
 // chaos is one run.
@@ -88,13 +91,16 @@ type happened struct {
 // runChaos is what runs in the namespaces.
 func runChaos(ctx context.Context, h *check.Harness, args []string) error {
 	c := &chaos{h: h, renewed: map[string]bool{}}
-	var mode, length string
-	var seed uint64
-	if _, err := fmt.Sscan(strings.Join(args, " "), &mode, &seed, &length); err != nil {
+	mode, length, kinds := args[0], args[2], args[3]
+	seed, err := strconv.ParseUint(args[1], 10, 64)
+	if err != nil {
 		return err
 	}
-	var err error
 	if c.length, err = time.ParseDuration(length); err != nil {
+		return err
+	}
+	only, err := regexp.Compile(kinds)
+	if err != nil {
 		return err
 	}
 	c.continues = mode == "on"
@@ -103,7 +109,7 @@ func runChaos(ctx context.Context, h *check.Harness, args []string) error {
 		return err
 	}
 	defer c.mesh.Close()
-	return c.run(ctx, plan(rand.New(rand.NewPCG(seed, 0)), chaosHosts, chaosIngresses, c.length))
+	return c.run(ctx, plan(rand.New(rand.NewPCG(seed, 0)), chaosHosts, chaosIngresses, c.length, only))
 }
 
 func (c *chaos) start(ctx context.Context) (err error) {
@@ -116,8 +122,9 @@ func (c *chaos) start(ctx context.Context) (err error) {
 	}
 	c.mesh, err = lab.Start(ctx, c.h, lab.Config{
 		Names: names, Net: c.net, Policy: c.policy(),
-		EngineFlags: func(string) []string {
-			return append([]string{"--speed", "0.5", "--kv-events", "tcp://127.0.0.1:5557", "--kv-replay", "tcp://127.0.0.1:5657"}, chaosEngine...)
+		EngineFlags: func(name string) []string {
+			at := "tcp://" + c.net.Addr(slices.Index(names, name)+1)
+			return append([]string{"--speed", "0.5", "--kv-events", at + ":5557", "--kv-replay", at + ":5657"}, chaosEngine...)
 		},
 	})
 	return err
@@ -161,8 +168,11 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	}
 	c.h.Say("chaos: %d requests without any fault, first content p50 %.0f ms, p99 %.0f ms", warm.asked, quantile(warm.ttft, 0.5), quantile(warm.ttft, 0.99))
 	l := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
+	watching, watched := context.WithCancel(ctx)
+	go c.watchMachine(watching)
 	c.play(ctx, faults)
 	l.stop()
+	watched()
 	if err := errors.Join(c.broken...); err != nil {
 		return err
 	}
@@ -183,6 +193,16 @@ func (c *chaos) play(ctx context.Context, faults []planned) {
 	}
 	wg.Wait()
 	pause(ctx, time.Until(c.begun.Add(c.length)))
+}
+
+// watchMachine says when this process did not run for a while: then nobody did, and agents take each other for dead.
+func (c *chaos) watchMachine(ctx context.Context) {
+	const period, much = 50 * time.Millisecond, 500 * time.Millisecond
+	for last := time.Now(); pause(ctx, period); last = time.Now() {
+		if late := time.Since(last) - period; late > much {
+			c.h.Say("chaos: %5.1f s: this machine stood still for %v", last.Sub(c.begun).Seconds(), late)
+		}
+	}
 }
 
 // pause waits; false when ctx has ended.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"time"
 )
@@ -24,13 +25,16 @@ type planned struct {
 
 func (p *planned) end() time.Duration { return p.at + p.lasts }
 
-// plan returns faults by chance for a time, in order. Agents of the first ingresses hosts are spared: a client whose own
+// plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first ingresses hosts are spared: a client whose own
 // connection is lost has lost its answer, and no mesh can help it.
-func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration) []planned {
+func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration, names *regexp.Regexp) []planned {
 	var out []planned
 	spared := make([]time.Duration, hosts+1) // until when, by host
 	for at := faultPause; at < length; at += time.Duration((0.5 + rng.Float64()) * float64(faultPause)) {
-		kind := pick(rng)
+		kind := &faultKinds[rng.IntN(len(faultKinds))]
+		if !names.MatchString(kind.name) {
+			continue
+		}
 		p := planned{at: at, kind: kind, lasts: kind.shortest + time.Duration(rng.Int64N(int64(kind.longest-kind.shortest)))}
 		p.lasts = max(min(p.lasts, length-at), blink)
 		broken := 0
@@ -59,5 +63,3 @@ func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration) []planned 
 	}
 	return out
 }
-
-func pick(rng *rand.Rand) *faultKind { return &faultKinds[rng.IntN(len(faultKinds))] }

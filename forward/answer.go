@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
@@ -24,40 +23,37 @@ const commentPeriod = 10 * time.Second
 // would otherwise decode for nobody.
 const writeDeadline = 2 * time.Minute
 
-// maxHeld bounds the bytes held before the first content. Above it they go out, and no other engine is tried: a prompt's
-// token ids, or instructions that are repeated, can be that long.
-const maxHeld = 1 << 20
-
 var (
 	errTryNext = errors.New("engine answered with a status that another engine may not give")
 	errNotHere = errors.New("engine does not have what was named")
 	errClient  = errors.New("client is gone")
+	// errLost says that another lane has claimed the answer.
+	errLost = errors.New("another attempt answered first")
 	// errLateStatus says that an engine refused, or answered without a stream, when the client had been told of a stream.
 	errLateStatus = errors.New("engine did not answer with a stream")
 )
 
-// answer is the receiver at the ingress: it holds what comes before the first content, so that until then the request
-// can go to another engine, and writes to the client from then on.
+// answer is what the client of one request sees: one header, then the bytes of the lane that has claimed it. Lanes are its
+// attempts: more than one may be open, and one has it at a time. It is safe for concurrent use.
 type answer struct {
-	w     http.ResponseWriter
-	rc    *http.ResponseController
 	route openai.Route
-
-	onContent func() // called once, at the first content
-	onAccept  func(engine.Load)
-	explain   func(http.Header) // sets the explain headers of the attempt
-	last      bool              // no other engine is left: any status goes to the client
 	// skipNotFound makes 404 a reason to ask the next engine.
 	skipNotFound bool
+	onContent    func() // called once, when the first lane claims the answer, with mu held
 
-	mu      sync.Mutex
-	top     *head
-	held    []byte
-	wrote   bool      // the header has gone out
-	failed  bool      // an engine has answered 500
-	events  bool      // as that of a stream of events
-	content bool      // content has gone out: no other engine can be tried
-	first   time.Time // when the first content was written
+	out sync.Mutex // held while something is written; taken before mu
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+
+	mu      sync.Mutex        // never held while something is written: a client may be slow
+	open    []*lane           // that run
+	holder  *lane             // that has claimed the answer
+	explain func(http.Header) // sets the explain headers of the lane that was opened last
+	wrote   bool              // the header goes out, or has
+	events  bool              // as that of a stream of events
+	failed  bool              // an engine has answered 500
+	content bool              // content goes out, or has: nothing can be tried from the beginning
+	first   time.Time         // when the first content was there
 	timer   *time.Timer
 }
 
@@ -71,6 +67,8 @@ func newAnswer(w http.ResponseWriter, route openai.Route, stream bool) *answer {
 
 // close ends the comments. No byte is written by a afterwards unless its other methods are called.
 func (a *answer) close() {
+	a.out.Lock()
+	defer a.out.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timer != nil {
@@ -81,40 +79,64 @@ func (a *answer) close() {
 
 // comment tells the client that its request is alive.
 func (a *answer) comment() {
+	a.out.Lock()
+	defer a.out.Unlock()
+	h, ok := a.startComment()
+	if !ok {
+		return
+	}
+	a.writeHead(h)
+	_ = a.writeLocked([]byte(": waiting for the first token\n\n"))
+}
+
+// startComment reports whether a comment is to be written, and after which header, nil for none.
+func (a *answer) startComment() (*head, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timer == nil || a.content {
-		return
+		return nil, false
 	}
-	a.writeHeadLocked(&head{Status: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}})
-	_ = a.writeLocked([]byte(": waiting for the first token\n\n"))
 	a.timer.Reset(commentPeriod)
+	h := &head{Status: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}}
+	if a.explain != nil {
+		a.explain(h.Header)
+	}
+	return a.headLocked(h), true
 }
 
-// begin prepares for one attempt: what an earlier one left is dropped.
-func (a *answer) begin(last bool, onAccept func(engine.Load), explain func(http.Header)) {
+// claim gives the answer to a lane and says which header is to be written before its bytes, nil for none. The lanes beside
+// are stopped. Whole says that there was no content.
+func (a *answer) claim(l *lane, whole bool) (*head, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.last, a.onAccept, a.explain = last, onAccept, explain
-	a.top, a.held = nil, a.held[:0]
+	switch {
+	case a.holder != nil:
+		return nil, errLost
+	case a.wrote && !isEvents(l.top):
+		return nil, errLateStatus
+	}
+	a.holder = l
+	for _, other := range a.open {
+		if other != l {
+			other.stop(errLost)
+		}
+	}
+	if !a.content {
+		a.content = true
+		if !whole {
+			a.first = time.Now()
+		}
+		a.onContent()
+	}
+	return a.headLocked(l.top), nil
 }
 
-func (a *answer) accepted(l engine.Load) error {
-	a.onAccept(l)
-	return nil
-}
-
-func (a *answer) head(h *head) error {
+// release takes the answer from the lane that has it and has ended in mid-stream: another one may claim it, and its bytes
+// follow what has gone out.
+func (a *answer) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.skipNotFound && h.Status == http.StatusNotFound {
-		return errNotHere
-	}
-	if !a.last && a.retryable(h.Status) {
-		return errTryNext
-	}
-	a.top = h
-	return nil
+	a.holder = nil
 }
 
 // retryable says which statuses of one engine do not speak for the others: one is full or failing. A 500 may also be the
@@ -122,6 +144,8 @@ func (a *answer) head(h *head) error {
 func (a *answer) retryable(status int) bool {
 	switch status {
 	case http.StatusInternalServerError:
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		again := !a.failed
 		a.failed = true
 		return again
@@ -132,63 +156,40 @@ func (a *answer) retryable(status int) bool {
 	}
 }
 
-func (a *answer) data(b []byte, content bool) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !content && len(a.held)+len(b) <= maxHeld {
-		a.held = append(a.held, b...)
-		return nil
-	}
-	if !a.content {
-		if a.wrote && !isEvents(a.top) {
-			return errLateStatus
-		}
-		a.content, a.first = true, time.Now()
-		a.onContent()
-		a.writeHeadLocked(a.top)
-		if len(a.held) > 0 {
-			b, a.held = append(a.held, b...), nil
-		}
-	}
-	return a.writeLocked(b)
-}
-
-// end writes what is still held: an answer without content.
-func (a *answer) end() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.content {
-		return nil
-	}
-	if a.wrote && !isEvents(a.top) {
-		return errLateStatus
-	}
-	a.content = true
-	a.writeHeadLocked(a.top)
-	return a.writeLocked(a.held)
-}
-
 // isEvents reports whether an answer is a stream of events.
 func isEvents(h *head) bool {
 	return h != nil && strings.HasPrefix(h.Header.Get("Content-Type"), "text/event-stream")
 }
 
-func (a *answer) writeHeadLocked(h *head) {
+// headLocked returns the header that is to be written now; nil when one is out.
+func (a *answer) headLocked(h *head) *head {
 	if a.wrote {
-		return
+		return nil
 	}
 	if h == nil {
 		h = &head{Status: http.StatusBadGateway}
 	}
 	a.wrote, a.events = true, isEvents(h)
-	out := a.w.Header()
-	maps.Copy(out, h.Header)
-	if a.explain != nil {
-		a.explain(out)
-	}
-	a.w.WriteHeader(h.Status)
+	return h
 }
 
+// write sends a lane's bytes to the client, after the header h unless it is nil.
+func (a *answer) write(h *head, b []byte) error {
+	a.out.Lock()
+	defer a.out.Unlock()
+	a.writeHead(h)
+	return a.writeLocked(b)
+}
+
+// writeHead needs out.
+func (a *answer) writeHead(h *head) {
+	if h != nil {
+		maps.Copy(a.w.Header(), h.Header)
+		a.w.WriteHeader(h.Status)
+	}
+}
+
+// writeLocked needs out.
 func (a *answer) writeLocked(b []byte) error {
 	// Over HTTP/2 the deadline is a timer of the stream and not of the write, so it is lifted afterwards.
 	_ = a.rc.SetWriteDeadline(time.Now().Add(writeDeadline))
@@ -210,17 +211,7 @@ func (a *answer) started() bool {
 	return a.content
 }
 
-// status returns the status of the engine's answer; 0 when there is none.
-func (a *answer) status() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.top == nil {
-		return 0
-	}
-	return a.top.Status
-}
-
-// firstToken returns when the first content of a stream was written; zero when none was, or the answer is no stream: it
+// firstToken returns when the first content of a stream was there; zero when none was, or the answer is no stream: it
 // comes whole, long after its first token.
 func (a *answer) firstToken() time.Time {
 	a.mu.Lock()
@@ -234,13 +225,16 @@ func (a *answer) firstToken() time.Time {
 // fail tells the client of an error: as an answer when nothing has gone out, as an event in a stream that has begun,
 // and by cutting the connection where there is no other way to say that the answer is not complete.
 func (a *answer) fail(e *openai.Error) {
+	a.out.Lock()
+	defer a.out.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	wrote, events := a.wrote, a.events
+	a.wrote = true
+	a.mu.Unlock()
 	switch {
-	case !a.wrote:
-		a.wrote = true
+	case !wrote:
 		writeError(a.w, a.route, e)
-	case a.events:
+	case events:
 		_ = a.writeLocked(openai.ErrorEvent(a.route, e))
 	default:
 		panic(http.ErrAbortHandler)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,36 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		return nil, release, bodyTooLarge(int64(buf.Len()), g.MaxBody)
 	}
 	return buf.Bytes(), release, nil
+}
+
+// heldBody is the body of a request until no other engine can be tried any more. It is safe for concurrent use.
+type heldBody struct {
+	mu      sync.Mutex
+	b       []byte
+	release func() // gives its bytes back to the budget
+}
+
+func (h *heldBody) hold(b []byte, release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.b, h.release = b, release
+}
+
+// bytes returns the body; nil once it was let go.
+func (h *heldBody) bytes() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.b
+}
+
+// letGo may be called more than once.
+func (h *heldBody) letGo() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.release != nil {
+		h.release()
+	}
+	h.b, h.release = nil, nil
 }
 
 // budget bounds the bytes of all request bodies that an agent holds, of its clients and of peers. It is safe for

@@ -15,35 +15,31 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// maxAttempts bounds the search for an engine. Engines that failed are not tried again; peers that only missed their
-// accept are, with more patience each round.
-const maxAttempts = 8
-
 // carry decides and tries engines until one has answered. The error is nil once the answer is complete.
 func (x *exchange) carry() error {
 	c := x.call()
+	x.g.classes.with(x.class.Name, func(s *classState) { s.retries.request(x.start) })
 	var last error
-	for round := 1; ; round++ {
+	for patience := 1; ; {
 		ranked, err := x.settle()
 		if err != nil {
 			return errors.Join(err, last)
 		}
 		for i := range ranked {
-			final := len(x.event.Attempts) == x.limit()-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
-			last = x.attempt(&ranked[i], c, round, final)
-			if last == nil || !x.again(last) || len(x.event.Attempts) == x.limit() {
+			last = x.attempt(&ranked[i], c, patience)
+			if last == nil || !x.again(last) {
 				return last
 			}
+			if !undone(last) { // time has passed: decide anew
+				break
+			}
+		}
+		if undone(last) {
+			patience++
+		} else if err := x.backOff(); err != nil {
+			return errors.Join(err, last)
 		}
 	}
-}
-
-// limit is the most engines to try. What continues a stored response is asked of all: only one of them has it.
-func (x *exchange) limit() int {
-	if x.answer.skipNotFound {
-		return maxLookUps
-	}
-	return maxAttempts
 }
 
 // others reports whether an engine other than id is left to try.
@@ -55,9 +51,11 @@ func (x *exchange) others(id engine.ID) bool {
 // the view hears of it only with heartbeats.
 func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 	all = x.g.View.Candidates(all, x.request.Model, now)
+	x.mu.Lock()
 	if len(x.failed) > 0 {
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
 	}
+	x.mu.Unlock()
 	for i := range all {
 		if c := &all[i]; c.State == Own {
 			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
@@ -68,7 +66,7 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 
 // settle decides; while nothing can be chosen because all are full, it waits in the room.
 func (x *exchange) settle() ([]Candidate, error) {
-	if x.place == nil && x.g.room.busy(x.model) {
+	if x.place == nil && x.retries == 0 && x.g.room.busy(x.model) { // one that was accepted before goes ahead
 		if err := x.enter(); err != nil {
 			return nil, err
 		}
@@ -109,6 +107,14 @@ func (x *exchange) pause(changed <-chan struct{}) error {
 		return context.Cause(x.ctx)
 	}
 	return nil
+}
+
+// leaveRoom gives the place in the wait room up, if there is one. Attempts may call it at once.
+func (x *exchange) leaveRoom() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.place.leave()
+	x.place = nil
 }
 
 func (x *exchange) enter() error {
@@ -194,11 +200,11 @@ func requestPath(u *url.URL) string {
 func (x *exchange) call() call {
 	prompt := x.prompt
 	if x.batch { // the owner counts the load of all, and learns nothing from the sum
-		prompt = cachestate.Prompt{Bytes: int64(len(x.body))}
+		prompt = cachestate.Prompt{Bytes: int64(len(x.body.bytes()))}
 	}
 	return call{
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
-		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body),
+		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
 	}
 }
@@ -211,27 +217,27 @@ func passedOn(name string) string {
 	return name
 }
 
-// attempt has one engine serve the request. Last says that no other engine is left to try.
-func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error {
-	agent := c.ID.Agent()
+// attempt has one engine serve the request. Patience multiplies the accept deadline.
+func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second = len(x.event.Attempts) > 0
+	k.Second = x.begin() > 1
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	x.answer.begin(last, x.onAccept(c.ID), x.explain(c))
+	l := x.answer.lane(x.ctx, lane{another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
-	end, err := x.ask(agent, &k, patience)
+	end, err := x.ask(c.ID.Agent(), &k, patience, l)
 	switch {
 	case err != nil:
-	case end.Failed && !last && !x.answer.started():
+	case end.Failed && l.yields():
 		err = errTryNext
 	default:
-		err = x.answer.end()
+		err = l.end()
 	}
-	x.note(c.ID, end, err, asked)
+	x.note(c.ID, l, end, err, asked)
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
 		x.forgetDigest(c)
 	}
@@ -246,28 +252,25 @@ func (x *exchange) forgetDigest(c *Candidate) {
 	}
 }
 
-func (x *exchange) ask(agent string, k *call, patience int) (ending, error) {
+func (x *exchange) ask(agent string, k *call, patience int, l *lane) (ending, error) {
 	if agent == x.g.Agent {
-		return x.g.Owner.serve(x.ctx, k, func() ([]byte, error) { return x.body, nil }, x.answer)
+		return x.g.Owner.serve(l.ctx, k, func() ([]byte, error) { return x.body.bytes(), nil }, l)
 	}
-	ctx, cancel := context.WithCancelCause(x.ctx)
-	defer cancel(nil)
 	alive := x.g.View.Alive(agent)
-	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
-	return x.g.askPeer(ctx, agent, k, x.body, patience, x.answer)
+	defer context.AfterFunc(alive, func() { l.stop(context.Cause(alive)) })()
+	return x.g.askPeer(l.ctx, agent, k, x.body.bytes(), patience, l)
 }
 
 // onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.place.leave()
-		x.place = nil
+		x.leaveRoom()
 	}
 }
 
 // note records how an attempt ended, in the event and in the view.
-func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
+func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time.Time) {
 	now := time.Now()
 	result := outcomeOK
 	bounced, isBounce := errors.AsType[*bounce](err)
@@ -275,13 +278,15 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 	switch {
 	case err == nil:
 		x.g.View.SetLoad(id, end.Load, now)
-		x.event.Status = x.answer.status()
+		x.event.Status = l.status()
 		if end.Failed {
 			result, x.broken = outcomeEngineError, true
 		}
 		x.usage(end)
 	case x.r.Context().Err() != nil, errors.Is(err, errClient):
 		result = outcomeCanceled
+	case l.lost():
+		result = "lost"
 	case isBounce:
 		result = "bounce_" + bounced.Reason
 		x.g.View.SetLoad(id, bounced.Load, now)
@@ -299,6 +304,7 @@ func (x *exchange) note(id engine.ID, end ending, err error, asked time.Time) {
 		x.exclude(id)
 	case isFailure:
 		result = failed.Reason
+		x.countDeath(result)
 		if end.Load.Seq > 0 { // from the owner: it was not the way to it that failed
 			x.g.View.SetLoad(id, end.Load, now)
 		}
@@ -317,6 +323,8 @@ func passingBounce(reason string) bool {
 }
 
 func (x *exchange) exclude(id engine.ID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.failed == nil {
 		x.failed = map[engine.ID]bool{}
 	}
@@ -333,28 +341,13 @@ func (x *exchange) usage(end ending) {
 	}
 }
 
-// again reports whether another engine may be tried: nothing of an answer has gone out and somebody still waits.
-func (x *exchange) again(err error) bool {
-	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) || errors.Is(err, errLateStatus) {
-		return false
-	}
-	if errors.Is(err, errNotHere) {
-		return true
-	}
-	if x.request.Stored || x.request.Background { // the body waits for the accept: none, and it was not done
-		_, bounced := errors.AsType[*bounce](err)
-		return bounced || errors.Is(err, errMissed) || errors.Is(err, errUnreached)
-	}
-	return true
-}
-
 // explain returns what sets the explain headers for an attempt at c.
 func (x *exchange) explain(c *Candidate) func(http.Header) {
 	if len(x.policy.explain) == 0 {
 		return nil
 	}
 	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(&x.q))), x.event.Reason
-	if len(x.event.Attempts) > 0 {
+	if x.attempts > 1 {
 		reason = "retry"
 	}
 	named := x.policy.explain
@@ -379,7 +372,7 @@ func (x *exchange) lookUp(route openai.Route) {
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {
-		if err = x.attempt(&engines[i], x.call(), 1, false); err == nil || !x.again(err) {
+		if err = x.attempt(&engines[i], x.call(), 1); err == nil || !x.again(err) {
 			x.finish(err)
 			return
 		}

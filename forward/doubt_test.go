@@ -96,7 +96,7 @@ func TestBounceStandsWithoutItsLoad(t *testing.T) {
 		b.book.set(func(k *memBooker) { k.lie, k.refuse = true, "down" })
 		a.book.refuse = "draining"
 		c := &call{Engine: "0", Method: http.MethodPost, Path: "/v1/chat/completions", QueuedAtProbe: -1}
-		_, err := a.askPeer(t.Context(), "b", c, nil, 1, newAnswer(discardWriter{http.Header{}}, 0, false))
+		_, err := a.askPeer(t.Context(), "b", c, nil, 1, laneOf(t))
 		if refused, ok := errors.AsType[*bounce](err); !ok || refused.Reason != "down" || errors.Is(err, engine.ErrImplausible) {
 			t.Errorf("got %v, want the bounce alone", err)
 		}

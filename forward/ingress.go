@@ -125,7 +125,7 @@ func New(c Config) (*Ingress, error) {
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.keyings.Store(&keyings{})
-	g.classes.byName = map[string]*reuse{}
+	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
@@ -159,7 +159,7 @@ type exchange struct {
 	start   time.Time
 	rng     *rand.Rand
 	request *openai.Request
-	body    []byte // until the first content
+	body    heldBody
 	prompt  cachestate.Prompt
 	media   bool   // images, sound or video are part of it
 	batch   bool   // several prompts: routed by the first, which says nothing of the rest
@@ -170,10 +170,15 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	place   *place // in the wait room, while it has one
-	failed  map[engine.ID]bool
+	retries int  // that waited before
 	broken  bool // the engine's answer ended with an error of its own
 	event   Event
+
+	mu       sync.Mutex         // guards what follows while attempts run
+	place    *place             // in the wait room, while it has one
+	failed   map[engine.ID]bool // engines that are not tried again
+	attempts int                // begun
+	deaths   int                // of engines that had the request
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.
@@ -259,8 +264,8 @@ func checkHeader(r *http.Request) *openai.Error {
 // generate serves the routes with a body: read, parse, keys, then decide and carry until an engine has answered.
 func (x *exchange) generate(route openai.Route) {
 	body, release, bad := x.g.readBody(x.w, x.r)
-	release = sync.OnceFunc(release)
-	defer release()
+	x.body.hold(body, release)
+	defer x.body.letGo()
 	if bad != nil {
 		x.refuse(route, bad)
 		return
@@ -278,17 +283,16 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
-	x.body = body
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
 		Model: request.Model, Stored: request.Stored, Background: request.Background,
 		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
 	}
-	x.serve(request, release)
+	x.serve(request)
 }
 
 // serve carries the request to engines until one has answered, within the time limit.
-func (x *exchange) serve(request *openai.Request, release func()) {
+func (x *exchange) serve(request *openai.Request) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -297,12 +301,9 @@ func (x *exchange) serve(request *openai.Request, release func()) {
 	x.ctx = ctx
 	x.answer = newAnswer(x.w, request.Route, request.Stream)
 	x.answer.skipNotFound = request.Previous != ""
-	x.answer.onContent = func() {
-		x.body = nil
-		release()
-	}
+	x.answer.onContent = x.body.letGo
 	defer x.answer.close()
-	defer func() { x.place.leave() }()
+	defer x.leaveRoom()
 	x.finish(x.carry())
 }
 

@@ -14,6 +14,7 @@ type metrics struct {
 	requests  *prometheus.CounterVec
 	refused   *prometheus.CounterVec
 	attempts  *prometheus.CounterVec
+	retries   *prometheus.CounterVec
 	decisions *prometheus.CounterVec
 	probes    *prometheus.CounterVec
 	doubts    *prometheus.CounterVec
@@ -23,6 +24,8 @@ type metrics struct {
 	promptTok *prometheus.CounterVec
 	cachedTok *prometheus.CounterVec
 	inFlight  prometheus.Gauge
+
+	retryBudget *prometheus.CounterVec
 
 	mu     sync.Mutex
 	models map[string]bool
@@ -51,6 +54,10 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
+		retries: counter("retries_total", "Requests sent to one more engine after one that had them failed, by class of the policy. "+
+			"Worry when they are more than a few in a hundred: engines fail.", "class"),
+		retryBudget: counter("retry_budget_exhausted_total", "Retries not made because their class had as many as its budget allows. "+
+			"Worry about any: more engines fail than the others can make up for.", "class"),
 		decisions: counter("decisions_total", "Decisions by class of the policy and reason: prefix, load, cold, short, hash, only. "+
 			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "class", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
@@ -84,7 +91,7 @@ func (m *metrics) model(name string) string {
 
 // forgetClass drops the series of a class, so that policies that change do not leave ever more of them.
 func (m *metrics) forgetClass(name string) {
-	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok} {
+	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok, m.retries, m.retryBudget} {
 		v.DeletePartialMatch(prometheus.Labels{"class": name})
 	}
 }

@@ -28,9 +28,7 @@ func TestOwnerGivesPeersOnlyWhatClientsMayUse(t *testing.T) {
 			c := &call{Engine: "0", Method: method, Path: path, QueuedAtProbe: -1, Header: http.Header{
 				"X-Data-Parallel-Rank": {"1"}, "Authorization": {"Bearer other"}, "Content-Type": {"application/json"},
 			}}
-			to := newAnswer(discardWriter{http.Header{}}, 0, false)
-			to.begin(true, func(engine.Load) {}, nil)
-			_, err := a.Owner.serve(t.Context(), c, func() ([]byte, error) { return []byte(chatBody), nil }, to)
+			_, err := a.Owner.serve(t.Context(), c, func() ([]byte, error) { return []byte(chatBody), nil }, laneOf(t))
 			return err
 		}
 		for _, path := range []string{"@evil.example/x", "/flush_cache", "/v1/load_lora_adapter", "/v1/../metrics", "//evil.example/v1/models", ""} {
@@ -145,9 +143,8 @@ func TestBounceIsReadAlthoughTheBodyCannotBeWritten(t *testing.T) {
 	for _, size := range []int{100, earlyBody, earlyBody + 1} {
 		c := exampleCall()
 		c.BodySize = size
-		to := newAnswer(discardWriter{http.Header{}}, 0, false)
 		g := &Ingress{Config: Config{Peers: bouncingPeer{}, View: NewView("a", nil)}}
-		_, err := g.askPeer(t.Context(), "b", c, make([]byte, size), 1, to)
+		_, err := g.askPeer(t.Context(), "b", c, make([]byte, size), 1, laneOf(t))
 		if refused, ok := errors.AsType[*bounce](err); !ok || refused.Reason != "full" {
 			t.Errorf("body of %d bytes: got %v, want the bounce", size, err)
 		}

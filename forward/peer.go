@@ -101,6 +101,7 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 		switch t {
 		case frameAccept:
 			err = h.accept(payload, body, early, to)
+			body = nil // not kept while the answer comes
 		case frameHead:
 			err = receiveHead(payload, to)
 		case frameData, frameContent:

@@ -26,7 +26,6 @@ const (
 	chaosClients   = 200
 	chaosThink     = 2 * time.Second
 	questionCount  = 300
-	warmUp         = 8 * time.Second
 	// restLimit is within what time a mesh must be whole and at rest after the last fault: longer than a frozen engine needs
 	// to be believed again.
 	restLimit = time.Minute
@@ -55,7 +54,7 @@ func checkCuts(ctx context.Context, h *check.Harness) error {
 
 func inNamespaces(ctx context.Context, h *check.Harness, mode string, length time.Duration) error {
 	if h.Short {
-		length = 25 * time.Second
+		length = 8 * time.Second
 	}
 	if *lengthFlag > 0 {
 		length = *lengthFlag
@@ -124,7 +123,7 @@ func (c *chaos) start(ctx context.Context) (err error) {
 		Names: names, Net: c.net, Policy: c.policy(),
 		EngineFlags: func(name string) []string {
 			at := "tcp://" + c.net.Addr(slices.Index(names, name)+1)
-			return append([]string{"--speed", "0.5", "--kv-events", at + ":5557", "--kv-replay", at + ":5657"}, chaosEngine...)
+			return append([]string{"--speed", "0.5", "--prefill-rate", "64000", "--kv-events", at + ":5557", "--kv-replay", at + ":5657"}, chaosEngine...)
 		},
 	})
 	return err
@@ -151,20 +150,31 @@ func (c *chaos) others(host int, do func(x int) error) error {
 }
 
 func (c *chaos) run(ctx context.Context, faults []planned) error {
-	all, err := questions(ctx, c.h, questionCount, chaosEngine)
+	count := questionCount
+	if c.h.Short {
+		count /= 5
+	}
+	all, err := questions(ctx, c.h, count, chaosEngine)
 	if err != nil {
 		return err
 	}
 	ingresses := c.mesh.Agents[:chaosIngresses]
 	warm := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
-	time.Sleep(warmUp)
+	pause(ctx, c.warmUp())
 	warm.stop()
-	before, err := c.goroutines(ctx)
+	if len(warm.failed) > 0 {
+		return fmt.Errorf("%d of %d requests failed before any fault; %s", len(warm.failed), warm.asked, &warm.failed[0])
+	}
+	left, err := c.settle(ctx)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("left behind before any fault: %v", left)
+	}
 	if err != nil {
 		return err
 	}
-	if len(warm.failed) > 0 {
-		return fmt.Errorf("%d of %d requests failed before any fault; %s", len(warm.failed), warm.asked, &warm.failed[0])
+	before, err := c.mesh.Goroutines(ctx)
+	if err != nil {
+		return err
 	}
 	c.h.Say("chaos: %d requests without any fault, first content p50 %.0f ms, p99 %.0f ms", warm.asked, quantile(warm.ttft, 0.5), quantile(warm.ttft, 0.99))
 	l := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
@@ -178,6 +188,13 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	}
 	c.answerFigures(l)
 	return c.restFigures(ctx, before)
+}
+
+func (c *chaos) warmUp() time.Duration {
+	if c.h.Short {
+		return 2 * time.Second
+	}
+	return 8 * time.Second
 }
 
 // play has all faults come and go.
@@ -234,32 +251,35 @@ func (c *chaos) fault(ctx context.Context, p *planned) {
 	}
 }
 
-// goroutines returns how many each agent has when nothing runs.
-func (c *chaos) goroutines(ctx context.Context) (map[string]float64, error) {
+// settle waits until all agents know all engines and nothing runs, and returns what still does.
+func (c *chaos) settle(ctx context.Context) (left []string, err error) {
 	if err := c.mesh.AwaitWhole(restLimit); err != nil {
 		return nil, err
 	}
-	if err := c.mesh.AwaitRest(ctx, restLimit); err != nil {
-		return nil, err
-	}
+	left = c.mesh.Left(ctx, restLimit)
 	const idleConnections = 6 * time.Second // to engines are closed by then
 	pause(ctx, idleConnections)
-	return c.mesh.Goroutines(ctx)
+	return left, ctx.Err()
 }
 
 func (c *chaos) restFigures(ctx context.Context, before map[string]float64) error {
-	after, err := c.goroutines(ctx)
+	left, err := c.settle(ctx)
 	if err != nil {
 		return err
 	}
-	most, who := 0.0, "none"
+	after, err := c.mesh.Goroutines(ctx)
+	if err != nil {
+		return err
+	}
+	most, who := 0.0, c.mesh.Agents[0].Name
 	for name, n := range after {
 		if grown := n - before[name]; !c.renewed[name] && grown > most {
 			most, who = grown, name
 		}
 	}
-	c.h.Figures.Zero(c.figure("left_behind"), 0, "requests, bookings, streams, bytes of bodies and work of engines, on all agents; else this run would not have ended well")
-	c.h.Figures.AtMost(c.figure("goroutines_grown"), most, goroutineSlack, "at %s, from %.0f, of %d agents that were not started again; both at rest", who, before[who], len(after)-len(c.renewed))
+	f := c.h.Figures
+	f.Zero(c.figure("agents_with_something_left"), float64(len(left)), "requests, queues, bookings, streams, bytes of bodies, work of the engine; %v", left)
+	f.AtMost(c.figure("goroutines_grown"), most, goroutineSlack, "at %s, from %.0f, of %d agents that were not started again; both at rest", who, before[who], len(after)-len(c.renewed))
 	return nil
 }
 
@@ -296,8 +316,8 @@ func (c *chaos) answerFigures(l *load) {
 	for _, f := range c.faults {
 		kinds[f.kind.name]++
 	}
-	note := fmt.Sprintf("of %d requests of %d clients in %v with %d faults %v; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %s",
-		l.asked, chaosClients, c.length, len(c.faults), kinds, quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), firstOf(worst))
+	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %s",
+		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), firstOf(worst))
 	f := c.h.Figures
 	f.Zero(c.figure("answers_wrong"), float64(wrong), "%s", note)
 	if c.continues {

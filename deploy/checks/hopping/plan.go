@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -11,7 +12,7 @@ const (
 	// mostBroken is how many hosts are broken at once at most: the rest has room for all clients.
 	mostBroken = 3
 	// mending is how long after a fault its host is spared, so that it is whole again at the next.
-	mending = 6 * time.Second
+	mending = 4 * time.Second
 	// faultPause is the mean time from the begin of one fault to that of the next.
 	faultPause = 1500 * time.Millisecond
 )
@@ -35,7 +36,8 @@ func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration, names *reg
 		if !names.MatchString(kind.name) {
 			continue
 		}
-		p := planned{at: at, kind: kind, lasts: kind.shortest + time.Duration(rng.Int64N(int64(kind.longest-kind.shortest)))}
+		share := math.Pow(rng.Float64(), 2) // short ones more often
+		p := planned{at: at, kind: kind, lasts: kind.shortest + time.Duration(share*float64(kind.longest-kind.shortest))}
 		p.lasts = max(min(p.lasts, length-at), blink)
 		broken := 0
 		var free []int

@@ -225,7 +225,10 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	l := x.answer.lane(x.ctx, lane{another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	x.amend(&k)
+	l := x.answer.lane(x.ctx, lane{
+		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c), part: x.thread.newPart(),
+	})
 	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
@@ -240,6 +243,10 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	x.note(c.ID, l, end, err, asked)
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
 		x.forgetDigest(c)
+	}
+	if x.conclude(err) {
+		x.event.Status = http.StatusOK
+		return nil
 	}
 	return err
 }
@@ -332,7 +339,7 @@ func (x *exchange) exclude(id engine.ID) {
 }
 
 func (x *exchange) usage(end ending) {
-	if !end.HasUsage {
+	if !end.HasUsage || x.thread != nil && x.thread.parts > 0 { // a part's prompt is not the client's
 		return
 	}
 	x.event.PromptTokens = end.Usage.PromptTokens

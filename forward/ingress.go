@@ -170,8 +170,9 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	retries int  // that waited before
-	broken  bool // the engine's answer ended with an error of its own
+	thread  *thread // nil when its class does not want it continued
+	retries int     // that waited before
+	broken  bool    // the engine's answer ended with an error of its own
 	event   Event
 
 	mu       sync.Mutex         // guards what follows while attempts run
@@ -283,6 +284,7 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
+	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
 		Model: request.Model, Stored: request.Stored, Background: request.Background,
@@ -304,6 +306,7 @@ func (x *exchange) serve(request *openai.Request) {
 	x.answer.onContent = x.body.letGo
 	defer x.answer.close()
 	defer x.leaveRoom()
+	defer x.thread.close()
 	x.finish(x.carry())
 }
 
@@ -387,6 +390,9 @@ func outcomeOf(status int) string {
 func (x *exchange) observe() {
 	e := &x.event
 	e.Total = time.Since(x.start)
+	if x.thread != nil {
+		e.Continued = x.thread.parts
+	}
 	if x.answer != nil {
 		if first := x.answer.firstToken(); !first.IsZero() && e.Status < 400 {
 			e.TTFT = first.Sub(x.start)

@@ -206,6 +206,7 @@ func (x *exchange) call() call {
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
 		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
+		Class: x.event.Class, Hops: maxHops,
 	}
 }
 
@@ -220,7 +221,7 @@ func passedOn(name string) string {
 // attempt has one engine serve the request. Patience multiplies the accept deadline.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second = x.begin() > 1
+	k.Second, k.Left = x.begin() > 1, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
@@ -249,6 +250,15 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 		return nil
 	}
 	return err
+}
+
+// left returns how long a request still has; 0 when there is no bound.
+func left(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(deadline), time.Microsecond)
 }
 
 // forgetDigest drops the digest that a decision was made by, because its life of the cache is over: the engine competes as

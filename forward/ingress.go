@@ -40,6 +40,9 @@ type Config struct {
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
 	Policy       Policy        // how which kind of traffic is routed, until SetPolicy
 
+	// ShortOfMemory reports whether new requests are to be refused, so that those taken in can be finished; nil for never.
+	ShortOfMemory func() bool
+
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Record     func(Event) // gets every ended request; must not block
@@ -116,6 +119,9 @@ func New(c Config) (*Ingress, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.ShortOfMemory == nil {
+		c.ShortOfMemory = func() bool { return false }
+	}
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}
@@ -127,7 +133,7 @@ func New(c Config) (*Ingress, error) {
 	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
-	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
+	g.Owner = newOwner(&c, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
@@ -202,6 +208,9 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if bad == nil {
 		bad = checkHeader(r)
 	}
+	if bad == nil && route != openai.RouteModels && g.ShortOfMemory() {
+		bad = errMemory
+	}
 	if bad != nil {
 		x.refuse(route, bad)
 		return
@@ -247,6 +256,11 @@ func headerSize(h http.Header) (size, fields int) {
 func checkHeader(r *http.Request) *openai.Error {
 	size, fields := headerSize(r.Header)
 	switch {
+	case r.Header.Get(hopsHeader) != "":
+		return &openai.Error{
+			Status: http.StatusLoopDetected, Type: "server_error", Code: "loop_detected", Reason: "loop",
+			Message: "this request comes from an agent, which takes this agent for an engine",
+		}
 	case size > maxHeaderBytes || fields > maxHeaders:
 		return &openai.Error{
 			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large", Reason: "header_size",

@@ -257,7 +257,8 @@ type memBooker struct {
 	seq    uint64
 	limit  int
 	down   bool
-	lie    bool // tells impossible loads
+	lie    bool    // tells impossible loads
+	queued float64 // seconds
 	refuse Refused
 	ends   []Outcome
 	alive  context.Context
@@ -326,7 +327,7 @@ func (b *memBooker) Load() engine.Load {
 
 func (b *memBooker) loadLocked() engine.Load {
 	b.seq++
-	l := engine.Load{Seq: b.seq, InFlight: b.n, PrefillRate: 16000, BytesPerToken: 4}
+	l := engine.Load{Seq: b.seq, InFlight: b.n, QueuedSeconds: b.queued, PrefillRate: 16000, BytesPerToken: 4}
 	if b.limit > 0 && b.n >= b.limit {
 		l.Flags |= engine.Full
 	}

@@ -106,6 +106,7 @@ type Owner struct {
 	client  *http.Client
 	maxBody int
 	bodies  *budget
+	short   func() bool // of memory: nothing new is taken of peers
 }
 
 // engineIdle is how long a connection to an engine is kept for the next request. Engines close theirs after 5 s (uvicorn's
@@ -123,18 +124,19 @@ func NewEngineTransport() *http.Transport {
 	}
 }
 
-func newOwner(engines []LocalEngine, transport http.RoundTripper, maxBody int, bodies *budget) *Owner {
+func newOwner(c *Config, bodies *budget) *Owner {
 	o := &Owner{
 		engines: map[string]LocalEngine{},
-		maxBody: maxBody,
+		maxBody: c.MaxBody,
 		bodies:  bodies,
+		short:   c.ShortOfMemory,
 		client: &http.Client{
-			Transport: transport,
+			Transport: c.Transport,
 			// An engine that redirects would make the agent dial where the engine, or whoever answers for it, says.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	for _, e := range engines {
+	for _, e := range c.Engines {
 		o.engines[e.Name] = e
 	}
 	return o
@@ -180,6 +182,9 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	target, ok := engineURL(e.URL, c)
 	if !ok {
 		return ending{}, &bounce{verdict{Reason: "not_allowed", Load: e.Booker.Load()}}
+	}
+	if load := e.Booker.Load(); c.Left > 0 && load.QueuedSeconds > c.Left.Seconds() {
+		return ending{}, &bounce{verdict{Reason: "deadline", Load: load}}
 	}
 	booking, load, err := admit(e, c)
 	if err != nil {
@@ -317,6 +322,7 @@ func (o *Owner) ask(ctx context.Context, e LocalEngine, target string, c *call, 
 		req.Header["Idempotency-Key"] = nil
 	}
 	req.Header.Set("X-Request-Id", c.ID)
+	req.Header.Set(hopsHeader, strconv.Itoa(maxHops))
 	if e.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+e.APIKey)
 	}

@@ -39,6 +39,7 @@ type Config struct {
 	// PolicyText is the text of Forward.Policy; "" for the built-in one.
 	PolicyText string
 
+	MemoryLimit  int64         // bytes of the process; new requests are refused well before; 0 for none
 	DrainTimeout time.Duration // how long streams may take to finish at a stop
 	Logger       *slog.Logger
 	Listen       func(network, addr string) (net.Listener, error) // nil: net.Listen
@@ -93,6 +94,7 @@ func (c *Config) Validate() error {
 	check(isAddress(c.HTTP), "HTTP", "(%q) must be host:port", c.HTTP)
 	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
 	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a token", c.Debug)
+	check(c.MemoryLimit >= 0, "MemoryLimit", "(%d) must not be negative", c.MemoryLimit)
 	check(c.DrainTimeout >= 0, "DrainTimeout", "(%v) must not be negative", c.DrainTimeout)
 	check(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect, "BootstrapExpect", "(%d) must be 0 to %d", c.BootstrapExpect, maxExpect)
 	check(c.BootstrapExpect == 0 || c.Data != "", "BootstrapExpect", "(%d) needs a data folder: Data is missing", c.BootstrapExpect)

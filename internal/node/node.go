@@ -47,6 +47,7 @@ type Node struct {
 	recorder  *forward.Recorder
 	agentsOf  []*engineagent.Agent // in order of the config
 	byName    map[string]*engineagent.Agent
+	memory    *memory
 	http      net.Listener
 	debug     net.Listener // nil without a debug server
 
@@ -73,6 +74,7 @@ func New(c Config) (*Node, error) {
 		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
 	}
 	n.view = forward.NewView(c.Mesh.Name, n.index)
+	n.memory = newMemory(c.MemoryLimit, n.log, n.registry)
 	n.registerMetrics()
 	for _, build := range []func() error{n.buildEngines, n.buildAgreed, n.buildMesh, n.buildIngress, n.buildSpread, n.listen} {
 		if err := build(); err != nil {
@@ -148,7 +150,7 @@ func (n *Node) buildIngress() error {
 	c := n.config.Forward
 	c.Agent, c.View, c.Index, c.Peers = n.config.Mesh.Name, n.view, n.index, peers{n.mesh}
 	c.Logger, c.Registerer, c.Record = n.log.With("component", "forward"), n.registry, n.recorder.Record
-	c.Transport = n.config.Transport
+	c.Transport, c.ShortOfMemory = n.config.Transport, n.memory.short.Load
 	for i, a := range n.agentsOf {
 		e := n.config.Engines[i]
 		c.Engines = append(c.Engines, forward.LocalEngine{
@@ -230,6 +232,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.agreement.run(run) })
 	g.Go(func() error { return n.followChanges(run, n.agreement.group) })
 	g.Go(func() error { return n.watch(run) })
+	g.Go(func() error { return n.memory.run(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
 	select {
 	case <-ctx.Done():

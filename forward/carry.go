@@ -380,12 +380,9 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 // lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it. It is
 // not found only when every engine of the mesh has said so.
 func (x *exchange) lookUp(route openai.Route) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	x.ctx, x.request = ctx, &openai.Request{Route: route}
-	x.answer = newAnswer(x.w, route, false)
+	defer x.open(route, false)()
+	x.request = &openai.Request{Route: route}
 	x.answer.skipNotFound = true
-	defer x.answer.close()
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {

@@ -338,7 +338,7 @@ type verdict struct {
 var reasons = []string{
 	"", "unknown", "down", "draining", "full", "generation", "queue", "body_budget", "deadline", "loop", "memory", // bounces
 	"not_allowed", "cannot_continue", // bounces for good
-	"truncated_body", "refused", "reset", "bad_event", "truncated", "stream_error", // failures
+	"truncated_body", "refused", "reset", "bad_event", "truncated", "stream_error", reasonStopped, // failures
 }
 
 func knownReason(s string) string {

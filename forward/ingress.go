@@ -133,17 +133,29 @@ func New(c Config) (*Ingress, error) {
 	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
-	g.Owner = newOwner(&c, g.bodies)
+	g.Owner = newOwner(g.cut, &c, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
 
-// Cut ends the requests that still run: their clients are told, in the stream where it has begun. It is for the end of a
-// drain.
-func (g *Ingress) Cut() { g.cutNow(&failure{"agent_stopped", errors.New("this agent stops")}) }
+// Cut ends the requests that still run, of clients and of peers: clients are told, in the stream where it has begun, and so
+// are peers, which may have another engine answer. It is for the end of a drain.
+func (g *Ingress) Cut() { g.cutNow(&failure{reasonStopped, errors.New("this agent stops")}) }
+
+// reasonStopped is the reason of the requests that Cut has ended.
+const reasonStopped = "agent_stopped"
+
+// isStop reports whether err is the cause that Cut gives.
+func isStop(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.Reason == reasonStopped
+}
 
 // Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
 func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }
+
+// BodyBytes returns the bytes of request bodies that are held now, of clients and of peers.
+func (g *Ingress) BodyBytes() int64 { return g.bodies.held.Load() }
 
 // Outcomes of a request, as metrics and events name them. Others are the reason of the last failure.
 const (
@@ -309,19 +321,32 @@ func (x *exchange) generate(route openai.Route) {
 
 // serve carries the request to engines until one has answered, within the time limit.
 func (x *exchange) serve(request *openai.Request) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })()
-	x.ctx = ctx
-	x.answer = newAnswer(x.w, request.Route, request.Stream)
+	defer x.open(request.Route, request.Stream)()
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
-	defer x.answer.close()
 	defer x.leaveRoom()
 	defer x.thread.close()
 	x.finish(x.carry())
+}
+
+// open makes the answer, and the context that ends with the client, the time limit and the agent's Cut. Whoever calls it
+// calls done at the end.
+func (x *exchange) open(route openai.Route, stream bool) (done func()) {
+	limited, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
+	ctx, stop := context.WithCancelCause(limited)
+	x.ctx, x.answer = ctx, newAnswer(x.w, route, stream)
+	detach := context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })
+	unhook := func() bool { return true }
+	if x.r.ProtoMajor == 1 { // over HTTP/2 the end of a stream ends its writes
+		unhook = context.AfterFunc(x.r.Context(), x.answer.hangUp)
+	}
+	return func() {
+		x.answer.close()
+		unhook()
+		detach()
+		stop(nil)
+		cancel()
+	}
 }
 
 // resolve finds the canonical name of the request's model.

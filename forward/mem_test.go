@@ -34,6 +34,7 @@ type memAgent struct {
 	kind   engine.Kind
 	mu     sync.Mutex
 	mute   bool // accepts streams and never answers, and drops datagrams
+	far    bool // no stream to it is ever open
 
 	lose      func(b []byte) bool // which of its datagrams are lost; nil for none
 	blocked   bool                // it can send no datagram
@@ -128,7 +129,7 @@ func (a *memAgent) SendDatagram(agent string, b []byte) error {
 
 func (a *memAgent) RTT(string) time.Duration { return 100 * time.Microsecond }
 
-func (a *memAgent) open(_ context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
+func (a *memAgent) open(ctx context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
 	peer := a.mesh.agents[agent]
 	if peer == nil {
 		return nil, errors.New("no connection")
@@ -139,6 +140,10 @@ func (a *memAgent) open(_ context.Context, agent string, serve func(context.Cont
 	here, there := memStreams()
 	peer.mu.Lock()
 	defer peer.mu.Unlock()
+	if peer.far {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if peer.mute {
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil

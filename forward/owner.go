@@ -106,7 +106,8 @@ type Owner struct {
 	client  *http.Client
 	maxBody int
 	bodies  *budget
-	short   func() bool // of memory: nothing new is taken of peers
+	short   func() bool     // of memory: nothing new is taken of peers
+	cut     context.Context // of the ingress: it ends, with its cause, when what still runs is to end
 }
 
 // engineIdle is how long a connection to an engine is kept for the next request. Engines close theirs after 5 s (uvicorn's
@@ -124,12 +125,13 @@ func NewEngineTransport() *http.Transport {
 	}
 }
 
-func newOwner(c *Config, bodies *budget) *Owner {
+func newOwner(cut context.Context, c *Config, bodies *budget) *Owner {
 	o := &Owner{
 		engines: map[string]LocalEngine{},
 		maxBody: c.MaxBody,
 		bodies:  bodies,
 		short:   c.ShortOfMemory,
+		cut:     cut,
 		client: &http.Client{
 			Transport: c.Transport,
 			// An engine that redirects would make the agent dial where the engine, or whoever answers for it, says.
@@ -197,10 +199,12 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		booking.Finish(outcome)
 	}()
 	if err := to.accepted(load); err != nil {
+		outcome.Failed = false
 		return ending{}, err
 	}
 	b, err := body()
 	if err != nil {
+		outcome.Failed = false // of the peer, or of the way to it: the engine was not asked
 		return ending{}, &failure{"truncated_body", err}
 	}
 	if c.Continues {
@@ -231,11 +235,12 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		return ending{}, &failure{"reset", err}
 	}
 	if err := to.head(&head{status, answerHeader(resp.Header)}); err != nil {
-		outcome = Outcome{Refused: !engineFault(status)}
+		outcome = Outcome{Refused: status >= http.StatusBadRequest && !engineFault(status)}
 		return ending{}, err
 	}
 	outcome, err = o.relay(resp, l, to)
 	if err != nil {
+		_, outcome.Failed = errors.AsType[*failure](err) // other errors are the receiver's: nobody takes the answer any more
 		return ending{}, err
 	}
 	booking.Finish(outcome)
@@ -243,13 +248,17 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
 }
 
-// notSent says why a request whose turn did not come was not sent to the engine. One that went down has bounced it after
-// all, so that it may be tried elsewhere even if it must not be done twice.
+// notSent says why a request whose turn did not come was not sent to the engine. One that went down, or whose agent stops,
+// has bounced it after all, so that it may be tried elsewhere even if it must not be done twice.
 func (e *LocalEngine) notSent(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	switch {
+	case isStop(context.Cause(ctx)):
+		return &bounce{verdict{Reason: "draining", Load: e.Booker.Load()}}
+	case ctx.Err() != nil:
 		return &failure{"reset", err}
+	default:
+		return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
 	}
-	return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
 }
 
 // engineFault reports whether a status is the engine's fault and not the request's.

@@ -265,6 +265,9 @@ type memBooker struct {
 	lie    bool    // tells impossible loads
 	queued float64 // seconds
 	refuse Refused
+	eject  bool // it is ejected: only who must go there may
+	stuck  context.Context
+	choke  context.CancelCauseFunc // gives up what it was booked for
 	ends   []Outcome
 	alive  context.Context
 	hang   context.CancelCauseFunc
@@ -310,6 +313,9 @@ func (b *memBooker) Admit(ad Admission) (Booking, engine.Load, error) {
 	if b.refuse != "" {
 		return nil, b.loadLocked(), b.refuse
 	}
+	if b.eject && !ad.Forced {
+		return nil, b.loadLocked(), Refused("ejected")
+	}
 	if b.limit > 0 && b.n >= b.limit {
 		return nil, b.loadLocked(), Refused("full")
 	}
@@ -338,6 +344,9 @@ func (b *memBooker) loadLocked() engine.Load {
 	}
 	if b.down {
 		l.Flags |= engine.Down
+	}
+	if b.eject {
+		l.Flags |= engine.Ejected
 	}
 	if b.lie {
 		l.KVUsage = impossible.KVUsage
@@ -372,6 +381,16 @@ func (k *memBooking) Turn(ctx context.Context) error {
 		return nil
 	}
 	return k.b.turn(ctx)
+}
+
+// GivenUp implements Booking: all bookings of a booker are given up together.
+func (k *memBooking) GivenUp() context.Context {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	if k.b.stuck == nil {
+		k.b.stuck, k.b.choke = context.WithCancelCause(context.Background())
+	}
+	return k.b.stuck
 }
 
 func (k *memBooking) FirstContent() {}

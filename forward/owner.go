@@ -43,7 +43,8 @@ type Admission struct {
 	Generation    engine.Generation // 0 when the decision saw no digest
 	QueuedAtProbe float64           // seconds; negative when the engine was not probed
 	Media         bool              // the prompt's bytes say little of its tokens
-	Second        bool              // a second owner accepts unless down, draining or full
+	Second        bool              // a second owner accepts unless down, draining, full or ejected
+	Forced        bool              // an ejected engine takes it: too few others are left
 
 	Route  openai.Route
 	Traits openai.Traits
@@ -56,6 +57,9 @@ type Admission struct {
 type Booking interface {
 	// Turn waits until the request may go to the engine. An error that is no end of ctx says that the engine went down.
 	Turn(ctx context.Context) error
+	// GivenUp returns a context that ends when the engine is found to accept and not to answer, as long as no content has come.
+	// The request has failed then, and content that comes is not passed on.
+	GivenUp() context.Context
 	// FirstContent tells that content of the answer came. The first call says that the prefill is done, the others that
 	// the engine is alive.
 	FirstContent()
@@ -216,14 +220,16 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	defer cancel(nil)
 	alive := e.Booker.Alive()
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
+	givenUp := booking.GivenUp()
+	defer context.AfterFunc(givenUp, func() { cancel(context.Cause(givenUp)) })()
 	if err := booking.Turn(ctx); err != nil {
 		outcome.Failed = false // the engine was not asked
-		return ending{}, e.notSent(ctx, err)
+		return ending{}, e.notSent(ctx, booking, err)
 	}
 	l := newLearner(booking, c)
 	resp, err := l.send(b, func(body []byte) (*http.Response, error) { return o.ask(ctx, e, target, c, body) })
 	if err != nil {
-		return ending{}, engineFailure(e, err)
+		return ending{}, orStuck(booking, engineFailure(e, err))
 	}
 	defer func() { resp.Body.Close() }()
 	status = resp.StatusCode
@@ -232,7 +238,7 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		c.sent()
 	}
 	if err := l.prepare(resp); err != nil {
-		return ending{}, &failure{"reset", err}
+		return ending{}, orStuck(booking, &failure{"reset", err})
 	}
 	if err := to.head(&head{status, answerHeader(resp.Header)}); err != nil {
 		outcome = Outcome{Refused: status >= http.StatusBadRequest && !engineFault(status)}
@@ -241,17 +247,27 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	outcome, err = o.relay(resp, l, to)
 	if err != nil {
 		_, outcome.Failed = errors.AsType[*failure](err) // other errors are the receiver's: nobody takes the answer any more
-		return ending{}, err
+		return ending{}, orStuck(booking, err)
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300
 	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
 }
 
-// notSent says why a request whose turn did not come was not sent to the engine. One that went down, or whose agent stops,
-// has bounced it after all, so that it may be tried elsewhere even if it must not be done twice.
-func (e *LocalEngine) notSent(ctx context.Context, err error) error {
+// orStuck returns err, or that the engine was found stuck where that is why.
+func orStuck(b Booking, err error) error {
+	if cause := context.Cause(b.GivenUp()); cause != nil {
+		return &failure{"stuck", cause}
+	}
+	return err
+}
+
+// notSent says why a request whose turn did not come was not sent to the engine. One that went down or is stuck, or whose agent
+// stops, has bounced it after all, so that it may be tried elsewhere even if it must not be done twice.
+func (e *LocalEngine) notSent(ctx context.Context, b Booking, err error) error {
 	switch {
+	case b.GivenUp().Err() != nil:
+		return &bounce{verdict{Reason: "ejected", Load: e.Booker.Load()}}
 	case isStop(context.Cause(ctx)):
 		return &bounce{verdict{Reason: "draining", Load: e.Booker.Load()}}
 	case ctx.Err() != nil:
@@ -270,7 +286,7 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 		return noBooking{}, e.Booker.Load(), nil
 	}
 	return e.Booker.Admit(Admission{
-		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second,
+		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second, Forced: c.Forced,
 		Route: c.route(), Traits: c.Traits, Model: c.Model, Salt: c.Salt, LoRA: c.LoRA,
 	})
 }
@@ -278,6 +294,7 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 type noBooking struct{}
 
 func (noBooking) Turn(context.Context) error    { return nil }
+func (noBooking) GivenUp() context.Context      { return context.Background() }
 func (noBooking) FirstContent()                 {}
 func (noBooking) Finish(Outcome)                {}
 func (noBooking) Ask() openai.Ask               { return openai.Ask{} }
@@ -373,6 +390,9 @@ func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 			empty = false
 			if good {
 				l.b.FirstContent()
+				if err := context.Cause(l.b.GivenUp()); err != nil {
+					return Outcome{Failed: true}, err
+				}
 			}
 			if len(kept)+n <= usageWindow {
 				kept = append(kept, buf[:n]...)
@@ -423,6 +443,9 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 			done = done || e.Done
 			return true
 		})
+		if err := context.Cause(l.b.GivenUp()); err != nil {
+			return Outcome{Failed: true}, err
+		}
 		if err != nil {
 			out = l.flush(out)
 		}

@@ -186,7 +186,9 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	if err := errors.Join(c.broken...); err != nil {
 		return err
 	}
-	c.answerFigures(l)
+	if err := c.answerFigures(ctx, l); err != nil {
+		return err
+	}
 	return c.restFigures(ctx, before)
 }
 
@@ -290,7 +292,31 @@ func (c *chaos) figure(name string) string {
 	return "cuts_" + name
 }
 
-func (c *chaos) answerFigures(l *load) {
+// counted is what the ingresses count, which were never started again.
+type counted struct{ attempts, continued map[string]float64 }
+
+func (c *chaos) counted(ctx context.Context) (counted, error) {
+	n := counted{map[string]float64{}, map[string]float64{}}
+	for _, a := range c.mesh.Agents[:chaosIngresses] {
+		m, err := a.Metrics(ctx)
+		if err != nil {
+			return n, err
+		}
+		for result, x := range m.By("kvmesh_forward_attempts_total", "result") {
+			n.attempts[result] += x
+		}
+		for result, x := range m.By("kvmesh_forward_continued_total", "result") {
+			n.continued[result] += x
+		}
+	}
+	return n, nil
+}
+
+func (c *chaos) answerFigures(ctx context.Context, l *load) error {
+	n, err := c.counted(ctx)
+	if err != nil {
+		return err
+	}
 	wrong, silent, elsewhere, events := 0, 0, 0, 0
 	var worst []string
 	for i := range l.failed {
@@ -316,16 +342,18 @@ func (c *chaos) answerFigures(l *load) {
 	for _, f := range c.faults {
 		kinds[f.kind.name]++
 	}
-	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %s",
-		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), firstOf(worst))
+	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; attempts %v, broken streams %v; %s",
+		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), n.attempts, n.continued, firstOf(worst))
 	f := c.h.Figures
 	f.Zero(c.figure("answers_wrong"), float64(wrong), "%s", note)
 	if c.continues {
 		f.Zero(c.figure("client_errors"), float64(events+silent+elsewhere), "%s", note)
-		return
+		f.AtLeast(c.figure("streams_continued"), n.continued["continued"], 1, "broken streams that another engine went on with; else nothing was shown")
+		return nil
 	}
 	f.Zero(c.figure("silent_ends"), float64(silent), "streams that broke without an error event")
 	f.Zero(c.figure("errors_elsewhere"), float64(elsewhere), "that had not begun on a victim; %d had, and ended with an error event", events)
+	return nil
 }
 
 // atVictim reports whether an answer had begun on an engine that a fault befell meanwhile, or behind a link that one did.

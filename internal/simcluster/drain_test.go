@@ -31,7 +31,7 @@ func (c *Cluster) hurry(i int) error {
 // begin sends requests through an agent until n of them have content of the engine beside agent j.
 func (f *traffic) begin(t *testing.T, n, agent, j int) {
 	t.Helper()
-	for seed := uint64(0); seed < 200; seed++ {
+	for seed := range uint64(200) {
 		f.send(t.Context(), agent, ChatBody("", text(seed, 300)))
 		time.Sleep(50 * time.Millisecond)
 		if f.c.Status(j).Counters.Booked[engineName] >= n {

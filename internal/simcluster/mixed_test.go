@@ -53,11 +53,11 @@ type mixedKind struct {
 }
 
 var mixedKinds = []mixedKind{
-	{30, func(m *mixed) string { return m.ask(nil, ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(3000)))) }},
+	{30, func(m *mixed) string { return m.ask(ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(3000)))) }},
 	{5, func(m *mixed) string {
-		return m.ask(nil, strings.Replace(ChatBody("", "hello"), `"stream":true`, `"stream":false`, 1))
+		return m.ask(strings.Replace(ChatBody("", "hello"), `"stream":true`, `"stream":false`, 1))
 	}},
-	{2, func(m *mixed) string { return m.ask(nil, ChatBody("", text(m.rng.Uint64(), mixedBody/2))) }},
+	{2, func(m *mixed) string { return m.ask(ChatBody("", text(m.rng.Uint64(), mixedBody/2))) }},
 	{30, func(m *mixed) string {
 		after := time.Duration(m.rng.Int64N(int64(300 * time.Millisecond)))
 		if m.rng.IntN(3) == 0 {
@@ -65,15 +65,15 @@ var mixedKinds = []mixedKind{
 		}
 		ctx, cancel := context.WithTimeout(m.c.t.Context(), after)
 		defer cancel()
-		return m.ask(ctx, ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(20_000))))
+		return m.askWithin(ctx, ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(20_000))))
 	}},
 	{5, func(m *mixed) string { return m.halfBody() }},
-	{5, func(m *mixed) string { return m.ask(nil, `{"model":`) }},
+	{5, func(m *mixed) string { return m.ask(`{"model":`) }},
 	{3, func(m *mixed) string {
-		return m.ask(nil, `{"model":"sim-model","messages":[],"kv_transfer_params":{"x":1}}`)
+		return m.ask(`{"model":"sim-model","messages":[],"kv_transfer_params":{"x":1}}`)
 	}},
 	{5, func(m *mixed) string {
-		return m.ask(nil, `{"model":"nobody's","messages":[{"role":"user","content":"hello"}]}`)
+		return m.ask(`{"model":"nobody's","messages":[{"role":"user","content":"hello"}]}`)
 	}},
 	{3, func(m *mixed) string {
 		return m.ended(m.c.do(m.c.t.Context(), http.MethodPost, "http://"+m.at()+"/v1/nothing", strings.NewReader("{}")))
@@ -81,16 +81,15 @@ var mixedKinds = []mixedKind{
 	{3, func(m *mixed) string {
 		return m.ended(m.c.do(m.c.t.Context(), http.MethodGet, "http://"+m.at()+"/v1/responses/resp_1", http.NoBody))
 	}},
-	{3, func(m *mixed) string { return m.ask(nil, ChatBody("", strings.Repeat("x", mixedBody))) }},
+	{3, func(m *mixed) string { return m.ask(ChatBody("", strings.Repeat("x", mixedBody))) }},
 }
 
 func (m *mixed) at() string { return m.c.addr(m.rng.IntN(mixedAgents), portHTTP) }
 
 // ask asks an agent, and returns how that ended.
-func (m *mixed) ask(ctx context.Context, body string) string {
-	if ctx == nil {
-		ctx = m.c.t.Context()
-	}
+func (m *mixed) ask(body string) string { return m.askWithin(m.c.t.Context(), body) }
+
+func (m *mixed) askWithin(ctx context.Context, body string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.at()+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		m.c.t.Error(err)

@@ -44,9 +44,12 @@ func (x *exchange) carry() error {
 	}
 }
 
-// others reports whether an engine other than id is left to try.
+// others reports whether an engine other than id is left to try, or to wait for because it is full.
 func (x *exchange) others(id engine.ID) bool {
-	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
+	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool {
+		c.Load.Flags &^= engine.Full
+		return c.ID != id && c.Eligible()
+	})
 }
 
 // untried appends the engines of the model that have not failed this request to all.

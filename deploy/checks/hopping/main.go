@@ -19,6 +19,8 @@ func main() {
 func checks() []check.Check {
 	return []check.Check{
 		{Name: "calm", Run: checkCalm, Limit: 5 * time.Minute, Short: true},
+		{Name: "overload", Run: checkOverload, Limit: 10 * time.Minute, Short: true},
+		{Name: "sdk", Run: checkSDK, Limit: 10 * time.Minute},
 		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute},
 		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute, Short: true},
 	}

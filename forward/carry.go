@@ -60,6 +60,7 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 	if len(x.failed) > 0 {
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
 	}
+	Overrule(all)
 	return all
 }
 
@@ -79,9 +80,10 @@ func (g *Ingress) candidates(all []Candidate, model string, now time.Time) []Can
 type lack uint8
 
 const (
-	none lack = iota // none is left that may come back soon
-	away             // one is behind an agent that is unreachable, but still connected
-	full             // one is full
+	none    lack = iota // none is left that may come back soon
+	away                // one is behind an agent that is unreachable, but still connected
+	full                // one is full
+	ejected             // one is ejected, which was not known before it was asked
 )
 
 func lackOf(all []Candidate) lack {
@@ -111,8 +113,14 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
 	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
+	if len(ranked) > 0 && ranked[0].Forced {
+		x.g.metrics.overruled.Inc()
+	}
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
+	}
+	if slices.ContainsFunc(short, func(c Candidate) bool { return c.State != Unreachable && c.Load.Usable() && !c.Eligible() }) {
+		why = ejected
 	}
 	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }
@@ -152,6 +160,7 @@ func (x *exchange) call() call {
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
 		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
+		Class: x.event.Class, Priority: x.priority, Hops: maxHops,
 	}
 }
 
@@ -166,7 +175,7 @@ func passedOn(name string) string {
 // attempt has one engine serve the request. Patience multiplies the accept deadline.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second = x.begin() > 1
+	k.Second, k.Forced, k.Left = x.begin() > 1, c.Forced, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
@@ -195,6 +204,15 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 		return nil
 	}
 	return err
+}
+
+// left returns how long a request still has; 0 when there is no bound.
+func left(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(deadline), time.Microsecond)
 }
 
 // forgetDigest drops the digest that a decision was made by, because its life of the cache is over: the engine competes as
@@ -296,7 +314,7 @@ func raced(err error) bool {
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
 // or that a digest is out of date.
 func passingBounce(reason string) bool {
-	return slices.Contains([]string{"down", "draining", "full", "queue", "generation"}, reason)
+	return slices.Contains([]string{"down", "draining", "full", "ejected", "queue", "generation"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {
@@ -340,12 +358,9 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 // lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it. It is
 // not found only when every engine of the mesh has said so.
 func (x *exchange) lookUp(route openai.Route) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	x.ctx, x.request = ctx, &openai.Request{Route: route}
-	x.answer = newAnswer(x.w, route, false)
+	defer x.open(route, false)()
+	x.request = &openai.Request{Route: route}
 	x.answer.skipNotFound = true
-	defer x.answer.close()
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {

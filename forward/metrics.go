@@ -19,6 +19,7 @@ type metrics struct {
 	probes    *prometheus.CounterVec
 	continued *prometheus.CounterVec
 	doubts    *prometheus.CounterVec
+	overruled prometheus.Counter
 	ttft      *prometheus.HistogramVec
 	decision  prometheus.Histogram
 	overlap   prometheus.Histogram
@@ -67,6 +68,11 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 			"engine, completed (only the end was missing), impossible, failed. Worry about failed: no engine took over.", "cause", "result"),
 		doubts: counter("doubts_total", "What peers told and cannot be true, so that it counts as unknown. "+
 			"Worry about any: an agent is broken, lies, or is of another version. Status and the log name it.", "what"),
+		overruled: f.NewCounter(prometheus.CounterOpts{
+			Namespace: ns, Subsystem: sub, Name: "ejections_overruled_total",
+			Help: "Decisions for an engine that is ejected, because more than half of those that could serve are. " +
+				"Worry when it grows: what ails the engines ails them all.",
+		}),
 		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
 			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
 		decision: f.NewHistogram(histogram("decision_duration_seconds", "Time for keys, overlap and choice, without probes. "+

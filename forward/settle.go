@@ -23,6 +23,8 @@ func (x *exchange) settle() ([]Candidate, error) {
 		switch {
 		case len(ranked) > 0:
 			return ranked, nil
+		case why == ejected && x.ctx.Err() == nil:
+			continue // it was found out by asking: the next look knows, and chooses others, or overrules
 		case why == none:
 			return nil, errNoEngine
 		case why == full || x.seat() != nil:
@@ -117,6 +119,7 @@ func (g *Ingress) free(model string) (engines int, why lack) {
 	defer candidateBuffers.Put(buf)
 	all := g.candidates((*buf)[:0], model, time.Now())
 	*buf = all
+	Overrule(all)
 	for i := range all {
 		if all[i].Eligible() {
 			engines++

@@ -40,6 +40,7 @@ type Counters struct {
 	InFlight    int            `json:"in_flight"`    // requests taken in by this agent
 	Waiting     int            `json:"waiting"`      // of those, held because all engines are full
 	PeerStreams int            `json:"peer_streams"` // requests of peers on the engines beside this agent
+	BodyBytes   int64          `json:"body_bytes"`   // of request bodies that are held, of clients and of peers
 	Booked      map[string]int `json:"booked"`       // by engine beside this agent: requests booked
 }
 
@@ -55,7 +56,7 @@ type AgentStatus struct {
 // EngineStatus is one engine of the mesh.
 type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
-	State          string            `json:"state"` // of its agent, or down, draining, cordoned or full
+	State          string            `json:"state"` // of its agent, or down, draining, cordoned, ejected or full
 	Kind           engine.Kind       `json:"kind"`
 	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
@@ -132,7 +133,7 @@ func (n *Node) refusals() []RefusalStatus {
 }
 
 func (n *Node) counters() Counters {
-	c := Counters{PeerStreams: int(n.serving.Load()), Booked: map[string]int{}}
+	c := Counters{PeerStreams: int(n.serving.Load()), BodyBytes: n.ingress.BodyBytes(), Booked: map[string]int{}}
 	c.InFlight, c.Waiting = n.ingress.Active()
 	for name, a := range n.byName {
 		c.Booked[name] = a.Booked()
@@ -193,6 +194,7 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 
 // The states of an engine that takes nothing new: its owner says so, or only this agent leaves it out yet.
 const (
+	stateEjected  = "ejected"
 	stateDraining = "draining"
 	stateCordoned = "cordoned"
 )
@@ -203,6 +205,8 @@ func flagWord(f engine.Flags) string {
 		return "down"
 	case f&engine.Draining != 0:
 		return stateDraining
+	case f&engine.Ejected != 0:
+		return stateEjected
 	case f&engine.Full != 0:
 		return "full"
 	default:
@@ -220,6 +224,7 @@ func (n *Node) notes() []string {
 		}
 		notes = append(notes, a.Notes()...)
 	}
+	notes = append(notes, overruled(n.engineStatuses(time.Now()))...)
 	overfull := func(d DigestStatus) bool { return d.Fill > cachestate.MaxFill }
 	for _, e := range n.engineStatuses(time.Now()) {
 		if slices.ContainsFunc(e.Digests, overfull) {

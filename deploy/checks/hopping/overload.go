@@ -74,7 +74,7 @@ func (o *overload) run(ctx context.Context) error {
 	slots := overloadAgents * overloadSlots
 	o.closed(ctx, slots, long/3) // warms up
 	full := o.closed(ctx, slots*5/4, long)
-	capacity := perSecond(served(full), long)
+	capacity := perSecond(servedOf(full), long)
 	before, err := o.times(ctx)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o *overload) run(ctx context.Context) error {
 		return err
 	}
 	o.h.Say("overload: %.1f requests a second at saturation; with nine tenths of the slots %.1f, TTFT %.0f ms, p99 %.0f ms", capacity,
-		perSecond(served(below), long), calm.since(before).ttft()*1e3, quantile(firsts(below), 0.99))
+		perSecond(servedOf(below), long), calm.since(before).ttft()*1e3, quantile(firsts(below), 0.99))
 	twice := 6 * long
 	if o.h.Short {
 		twice = 2 * long
@@ -109,11 +109,11 @@ func (o *overload) run(ctx context.Context) error {
 
 // figures judges what came of twice the capacity.
 func (o *overload) figures(all, below []outcome, capacity float64, during time.Duration) {
-	ok, broken := served(all), failures(all)
+	ok, broken := servedOf(all), failures(all)
 	settled := settledAfter(all, during)
 	refused := refusals(settled)
 	f := o.h.Figures
-	f.AtLeast("overload_goodput", perSecond(served(settled), during-overloadSettle)/capacity, 0.95,
+	f.AtLeast("overload_goodput", perSecond(servedOf(settled), during-overloadSettle)/capacity, 0.95,
 		"of the capacity, %.1f/s in a closed loop; %d of %d served in %.0f s, the first %.0f left out", capacity, len(ok), len(all), during.Seconds(), overloadSettle.Seconds())
 	bound := float64(overloadWait.Milliseconds()) + 1.1*quantile(firsts(below), 0.99)
 	f.AtMost("overload_ttft_p99_ms", quantile(firsts(ok), 0.99), bound, "of accepted requests; the bound is the time in the queue, %v, and 1.1 times the p99 with nine tenths of the slots in use", overloadWait)
@@ -216,7 +216,7 @@ func (o *overload) send(ctx context.Context, key int) outcome {
 	return x
 }
 
-func served(all []outcome) []outcome {
+func servedOf(all []outcome) []outcome {
 	return slices.DeleteFunc(slices.Clone(all), func(x outcome) bool { return x.err != nil })
 }
 
@@ -266,7 +266,7 @@ func firsts(all []outcome) []time.Duration {
 // tokensOf returns the prompt tokens served for each API key.
 func tokensOf(all []outcome) []float64 {
 	out := make([]float64, 3)
-	for _, x := range served(all) {
+	for _, x := range servedOf(all) {
 		out[x.key] += float64(x.tokens)
 	}
 	return out

@@ -29,15 +29,16 @@ type Event struct {
 	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`
-	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision, best first
+	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision that was not for a hedge, best first
 
 	past *past // what it was decided by; nil for requests that were not decided
 }
 
-// Attempt is one engine that was tried.
+// Attempt is one engine that was tried. Those of an event are in the order in which they ended.
 type Attempt struct {
 	Engine engine.ID `json:"engine"`
 	Result string    `json:"result"`
+	Hedge  bool      `json:"hedge,omitempty"` // it was asked beside the one before
 }
 
 // CandidateInfo is one candidate of a decision, with the terms of its score.

@@ -177,6 +177,7 @@ type exchange struct {
 	mu       sync.Mutex         // guards what follows while attempts run
 	place    *place             // in the wait room, while it has one
 	failed   map[engine.ID]bool // engines that are not tried again
+	beside   engine.ID          // that runs while one for a hedge is looked for
 	attempts int                // begun
 	deaths   int                // of engines that had the request
 }
@@ -285,7 +286,7 @@ func (x *exchange) generate(route openai.Route) {
 	x.event.Decision = time.Since(parsed)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
-		Model: request.Model, Stored: request.Stored, Background: request.Background,
+		Model: request.Model, Stream: request.Stream, Stored: request.Stored, Background: request.Background,
 		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
 	}
 	x.serve(request)

@@ -70,21 +70,21 @@ func TestListsThatAreEmptyAreNotLeftOut(t *testing.T) {
 
 func TestFaultsNameTheirLines(t *testing.T) {
 	for text, want := range map[string][]string{
-		"classes:\n  - name: a\n    strategy: best\n":                          {`line 3, column 15: policy class 1 ("a"): strategy "best" is none of auto, session, prefix, load`},
-		"classes:\n  - name: a\n    colour: red\n":                             {`line 3, column 5: unknown field "colour"`},
-		"classes:\n  - name: a\n    match: {min_tokens: many}\n":               {"line 3, column 25: cannot unmarshal string"},
-		"classes:\n  - name: a\n    match:\n      path: v1\n":                  {`line 4, column 13: policy class 1 ("a"): path ("v1") must begin with a slash`},
-		"classes:\n  - strategy: auto\n":                                       {`policy class 1 (""): name must have 1 to 64 bytes`},
-		"classes:\n  - name: a\n  - name: a\n    strategy: prefix\n":           {`line 4, column 15: policy class 2 ("a"): strategy prefix needs`, `line 3, column 11: policy class 2 ("a"): name is taken`},
-		"classes:\n  - name: a\n    probes: 0\n":                               {"line 3, column 13: ", "probes must be above 0"},
-		"classes:\n  - name: a\n    retry_budget: 2\n":                         {"line 3, column 19: ", "retry_budget (2) must be above 0 and at most 1"},
-		"allowed_routes:\n- /v1/models\n- /nowhere\n":                          {`line 2, column 1: policy: allowed_routes "/nowhere" is no route`},
-		"hedge: true\nclasses:\n  - name: a\n    priority: 1\n    probes: 1\n": {"line 1, column 8: hedge is not in this version", "line 4, column 15: priority is not in this version"},
-		"classes:\n- &a {name: x}\n- *a\n":                                     {"line 3, column 3: aliases are not allowed"},
-		"classes: {":                                                           {"line 1, column 10: "},
-		"classes: 3":                                                           {"line 1, column 10: "},
-		"a: 1\n---\n":                                                          {"several documents"},
-		strings.Repeat("#", MaxBytes+1):                                        {"at most 262144 are allowed"},
+		"classes:\n  - name: a\n    strategy: best\n":                             {`line 3, column 15: policy class 1 ("a"): strategy "best" is none of auto, session, prefix, load`},
+		"classes:\n  - name: a\n    colour: red\n":                                {`line 3, column 5: unknown field "colour"`},
+		"classes:\n  - name: a\n    match: {min_tokens: many}\n":                  {"line 3, column 25: cannot unmarshal string"},
+		"classes:\n  - name: a\n    match:\n      path: v1\n":                     {`line 4, column 13: policy class 1 ("a"): path ("v1") must begin with a slash`},
+		"classes:\n  - strategy: auto\n":                                          {`policy class 1 (""): name must have 1 to 64 bytes`},
+		"classes:\n  - name: a\n  - name: a\n    strategy: prefix\n":              {`line 4, column 15: policy class 2 ("a"): strategy prefix needs`, `line 3, column 11: policy class 2 ("a"): name is taken`},
+		"classes:\n  - name: a\n    probes: 0\n":                                  {"line 3, column 13: ", "probes must be above 0"},
+		"classes:\n  - name: a\n    retry_budget: 2\n":                            {"line 3, column 19: ", "retry_budget (2) must be above 0 and at most 1"},
+		"allowed_routes:\n- /v1/models\n- /nowhere\n":                             {`line 2, column 1: policy: allowed_routes "/nowhere" is no route`},
+		"continue: true\nclasses:\n  - name: a\n    priority: 1\n    probes: 1\n": {"line 1, column 11: continue is not in this version", "line 4, column 15: priority is not in this version"},
+		"classes:\n- &a {name: x}\n- *a\n":                                        {"line 3, column 3: aliases are not allowed"},
+		"classes: {":                                                              {"line 1, column 10: "},
+		"classes: 3":                                                              {"line 1, column 10: "},
+		"a: 1\n---\n":                                                             {"several documents"},
+		strings.Repeat("#", MaxBytes+1):                                           {"at most 262144 are allowed"},
 	} {
 		_, err := Parse([]byte(text))
 		for _, w := range want {

@@ -26,10 +26,13 @@ type Event struct {
 	PromptTokens  int             `json:"prompt_tokens,omitempty"` // as the engine reports
 	CachedTokens  *int            `json:"cached_tokens,omitempty"` // as the engine reports; absent when it does not
 	Decision      time.Duration   `json:"decision_ns"`
+	Waited        time.Duration   `json:"waited_ns,omitempty"` // for an engine, because all were full
 	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`
-	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision that was not for a hedge, best first
+	Continued     int             `json:"continued,omitempty"`     // times that another engine went on with a broken stream
+	NotContinued  string          `json:"not_continued,omitempty"` // why none went on
+	Candidates    []CandidateInfo `json:"candidates,omitempty"`    // of the last decision that was not for a hedge, best first
 
 	past *past // what it was decided by; nil for requests that were not decided
 }
@@ -47,6 +50,7 @@ type CandidateInfo struct {
 	State         string    `json:"state"`
 	Probed        bool      `json:"probed"`
 	Unverified    bool      `json:"unverified,omitempty"` // nothing checks what its digests claim
+	Ejected       bool      `json:"ejected,omitempty"`    // and may be chosen only because too few others are left
 	OverlapTokens int       `json:"overlap_tokens"`
 	QueuedSeconds float64   `json:"queued_s"`
 	NewSeconds    float64   `json:"new_s"`
@@ -59,7 +63,7 @@ func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
 	out := make([]CandidateInfo, len(ranked))
 	for i, c := range ranked {
 		out[i] = CandidateInfo{
-			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified,
+			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified, Ejected: c.Forced,
 			OverlapTokens: int(c.OverlapTokens(q)), QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
 			Zone: c.Zone,
 		}

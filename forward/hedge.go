@@ -12,9 +12,10 @@ import (
 // many engines become late at once, it keeps hedges from making them later.
 const hedgeShare = 0.05
 
-// hedges reports whether a second engine may be asked beside a late one: the class says so, and the request may be done twice.
+// hedges reports whether a second engine may be asked beside a late one: the class says so, the request may be done twice, and
+// nothing of an answer has gone out.
 func (x *exchange) hedges() bool {
-	return x.class != nil && x.class.Hedge && !x.once() && !x.answer.skipNotFound
+	return x.class != nil && x.class.Hedge && !x.once() && !x.answer.skipNotFound && !x.answer.started()
 }
 
 // hedgeTimer fires when the engine of a first attempt is late: after the time that the decision expected it to take until its
@@ -65,14 +66,23 @@ func (x *exchange) race(first *attempt) error {
 			}
 		}
 	}
-	if second == nil {
-		return first.err
+	return x.decided(first, second)
+}
+
+// decided returns the error of the attempt that decided a race. Second is nil when there was none.
+func (x *exchange) decided(first, second *attempt) error {
+	err := first.err
+	if second != nil {
+		x.endHedge(second)
+		if second.lane.claims || errors.Is(err, errConceded) {
+			x.event.Engine, x.event.OverlapTokens = second.ID, int(second.OverlapTokens(&x.q))
+			err = second.err
+		}
 	}
-	x.endHedge(second)
-	if second.lane.claims || first.lane.lost() || errors.Is(first.err, errConceded) {
-		return second.err
+	if err == nil {
+		x.noteDelay(first)
 	}
-	return first.err
+	return err
 }
 
 // hedge begins a second attempt; nil when there is no need, no engine that is free, or no budget.
@@ -104,7 +114,7 @@ func (x *exchange) bestBeside(id engine.ID) *Candidate {
 	x.setBeside(id)
 	defer x.setBeside("")
 	ranked, _ := x.rank()
-	if len(ranked) == 0 {
+	if len(ranked) == 0 || ranked[0].Forced {
 		return nil
 	}
 	return &ranked[0]

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -61,12 +62,22 @@ type Class struct {
 	RandomCandidates  int     `yaml:"random_candidates"`
 	Probes            int     `yaml:"probes"`
 
+	// Priority decides who is served first when every engine is full: the highest, save one turn in sixteen.
+	Priority int `yaml:"priority"`
+	// QueueLimit and QueueBytes bound what of the class waits at one agent then, in requests and in bytes of bodies, and
+	// QueueTimeout for how long; 0 for what the agent's own bounds allow.
+	QueueLimit   int           `yaml:"queue_limit"`
+	QueueBytes   int64         `yaml:"queue_bytes"`
+	QueueTimeout time.Duration `yaml:"queue_timeout"`
+
 	// RetryBudget bounds the requests that are sent to one more engine after one that had them failed, as a share of all
 	// requests of the class, 0.2 by default. A lower one gives up sooner; a higher one adds to the load when engines fail of it.
 	RetryBudget float64 `yaml:"retry_budget"`
 	// Hedge asks a second engine when the first has no content later than 19 of 20 requests of the class, and keeps the one
 	// that answers first. It buys a shorter tail with up to 5 % more work.
 	Hedge bool `yaml:"hedge"`
+	// Continue has another engine go on with a stream that breaks, from its tokens, where the request allows it.
+	Continue bool `yaml:"continue"`
 }
 
 // Match is what a class's requests have in common: all that is set here must be true.
@@ -95,6 +106,8 @@ const (
 	maxClassName      = 64
 	maxLocalityWeight = 10
 	maxWaitWeight     = 10
+	maxPriority       = 100
+	maxQueueTimeout   = time.Hour
 	maxCandidates     = 32 // of either kind, and probes: more cost time and packets, and are no better
 )
 

@@ -164,12 +164,15 @@ func (v *View) setLoadLocked(id engine.ID, l engine.Load, now time.Time) {
 	if e == nil || l.Seq <= e.load.Seq {
 		return
 	}
-	better := !e.load.Usable() && l.Usable()
+	better := !takes(e.load) && takes(l)
 	e.load, e.loadAt, e.seconds, e.sent = l, now, 0, 0
 	if better {
 		v.wakeLocked()
 	}
 }
+
+// takes reports whether an engine takes requests, and not only when too few others are left.
+func takes(l engine.Load) bool { return l.Usable() && l.Flags&engine.Ejected == 0 }
 
 // ForgetLoad says that an engine's load is not known, until the next one newer than what was: its owner told what cannot be
 // true.
@@ -347,6 +350,21 @@ func (v *View) Models() []engine.Model {
 	return slices.SortedFunc(maps.Values(seen), func(a, b engine.Model) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// MaxContext returns the length of a model's context in tokens, the least of its engines; 0 when none says.
+func (v *View) MaxContext(model string) int {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	least := 0
+	for _, e := range v.engines {
+		for _, m := range e.Models {
+			if m.Name == model && m.MaxContext > 0 && (least == 0 || m.MaxContext < least) {
+				least = m.MaxContext
+			}
+		}
+	}
+	return least
+}
+
 // Generation returns the generation of an engine that its owner has announced.
 func (v *View) Generation(id engine.ID) (engine.Generation, bool) {
 	v.mu.RLock()
@@ -366,7 +384,7 @@ func (v *View) Usable(now time.Time) int {
 	n := 0
 	for _, e := range v.engines {
 		c := e.candidate(now)
-		c.Load.Flags &^= engine.Full // full engines do not make an agent unready: that would close the mesh when it is busiest
+		c.Load.Flags &^= engine.Full | engine.Ejected // full engines do not make an agent unready: that would close the mesh when it is busiest
 		if len(e.Models) > 0 && c.Known && c.Eligible() {
 			n++
 		}

@@ -45,7 +45,7 @@ func parse(text []byte) (*forward.Policy, error) {
 	if len(file.Docs) > 1 {
 		return nil, errors.New("policy has several documents: only one can be in force")
 	}
-	if err := errors.Join(append(aliases(file), reserved(file)...)...); err != nil {
+	if err := errors.Join(aliases(file)...); err != nil {
 		return nil, err
 	}
 	err = yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(p)
@@ -69,9 +69,6 @@ func readable(err error) error {
 	return errors.New(text)
 }
 
-// reservedFields are of a later version. They are not unknown: whoever writes them should hear why they do nothing.
-var reservedFields = []string{"continue", "priority", "queue_limit", "queue_timeout"}
-
 // aliases returns an error for each alias: a few of them can make a small text large.
 func aliases(file *ast.File) []error {
 	var errs []error
@@ -86,25 +83,6 @@ func aliases(file *ast.File) []error {
 	return errs
 }
 
-// reserved returns an error for each reserved field, at the top or in a class.
-func reserved(file *ast.File) []error {
-	var errs []error
-	paths := []string{"$"}
-	if classes, ok := nodeAt(file, "$.classes").(*ast.SequenceNode); ok {
-		for i := range classes.Values {
-			paths = append(paths, fmt.Sprintf("$.classes[%d]", i))
-		}
-	}
-	for _, path := range paths {
-		for _, name := range reservedFields {
-			if n := nodeAt(file, path+"."+name); n != nil {
-				errs = append(errs, fmt.Errorf("%s: %s is not in this version", placeOf(n), name))
-			}
-		}
-	}
-	return errs
-}
-
 // faults returns what forward finds wrong with p, each with its line, and fields that are set to what means "not set".
 func faults(file *ast.File, p *forward.Policy) []error {
 	var errs []error
@@ -112,9 +90,9 @@ func faults(file *ast.File, p *forward.Policy) []error {
 		errs = append(errs, fmt.Errorf("%s: %w", placeOf(nearest(file, f)), f))
 	}
 	for i := range p.Classes {
-		for _, field := range []string{"locality_weight", "min_prompt_tokens", "wait_weight", "overlap_candidates", "random_candidates", "probes", "retry_budget"} {
+		for _, field := range []string{"locality_weight", "min_prompt_tokens", "wait_weight", "overlap_candidates", "random_candidates", "probes", "retry_budget", "queue_limit", "queue_bytes", "queue_timeout"} {
 			n := nodeAt(file, fmt.Sprintf("$.classes[%d].%s", i, field))
-			if n != nil && strings.Trim(n.String(), "0.") == "" {
+			if n != nil && strings.Trim(n.String(), "0.smh") == "" {
 				errs = append(errs, fmt.Errorf("%s: policy class %d (%q): %s must be above 0; leave it out for the default", placeOf(n), i+1, p.Classes[i].Name, field))
 			}
 		}

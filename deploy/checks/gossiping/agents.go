@@ -79,9 +79,9 @@ func (x *host) status(ctx context.Context) (s meshStatus, err error) {
 }
 
 // whole reports whether each of the hosts knows the engines of all.
-func (l *lab) whole(ctx context.Context, hosts []*host) bool {
-	for _, x := range hosts {
-		if s, err := x.status(ctx); err != nil || !s.knows(len(hosts)) {
+func (l *hosts) whole(ctx context.Context, some []*host) bool {
+	for _, x := range some {
+		if s, err := x.status(ctx); err != nil || !s.knows(len(some)) {
 			return false
 		}
 	}

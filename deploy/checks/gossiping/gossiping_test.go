@@ -34,7 +34,7 @@ func TestEngineIsNamedWhereverItStands(t *testing.T) {
 func TestFailuresAreExcusedWhereTheAnswerHadBegunAtALostAgent(t *testing.T) {
 	broke := errors.New("broke")
 	r := trafficResult{failed: []failedRequest{{"h3/engine0", broke}, {"", broke}, {"h1/engine0", broke}}}
-	got := r.failedWithout([]*host{{number: 3}})
+	got := r.failedWithout([]*host{{hosts: &hosts{}, number: 3}})
 	if len(got) != 2 || got[0].engine != "" || got[1].engine != "h1/engine0" {
 		t.Errorf("left are %v, want the two that did not begin at h3", got)
 	}

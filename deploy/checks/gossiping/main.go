@@ -5,16 +5,15 @@
 package main
 
 import (
-	"os"
+	"context"
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/lab"
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == insideName {
-		os.Exit(inside(os.Args[2:]))
-	}
+	lab.Inside(func(ctx context.Context, h *check.Harness, _ []string) error { return runLab(ctx, h) })
 	check.Main("gossiping", checks())
 }
 

@@ -4,66 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"net/http"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/lab"
 )
-
-// insideName is the first argument of this program where it runs itself in namespaces of its own.
-const insideName = "inside-namespaces"
 
 // checkNamespaces runs agents on hosts of their own. What fake time cannot show is shown there: real packets, counted by the
 // kernel, ports that are blocked, cables that are pulled.
-func checkNamespaces(ctx context.Context, h *check.Harness) error {
-	// Not even a check that cannot run may pass: this machine does not allow namespaces of users, or has no ip.
-	if _, err := ip(ctx, "-V"); err != nil {
-		return fmt.Errorf("agents in network namespaces need iproute2: %w", err)
-	}
-	unshare := []string{"unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
-	if _, err := (check.Command{Args: append(unshare, "true")}).Run(ctx); err != nil {
-		return fmt.Errorf("agents in network namespaces need Linux and the right to make user namespaces: %w", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	args := append(unshare, self, insideName, "--bin", h.Bin, "--dir", h.Dir, fmt.Sprint("--short=", h.Short))
-	out, err := check.Command{Dir: h.Root, Args: args}.Run(ctx)
-	if n := h.Figures.Copy(out); n == 0 {
-		return errors.Join(errors.New("nothing was measured"), err)
-	}
-	return err
-}
-
-// inside is the program in namespaces of its own. It prints figures.
-func inside(args []string) (code int) {
-	flags := flag.NewFlagSet(insideName, flag.ContinueOnError)
-	bin := flags.String("bin", "", "kvmesh")
-	dir := flags.String("dir", "", "for logs")
-	short := flags.Bool("short", false, "less of it")
-	if err := flags.Parse(args); err != nil {
-		return 2
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	root, err := os.Getwd()
-	if err != nil {
-		return 1
-	}
-	h := &check.Harness{Root: root, Bin: *bin, Dir: *dir, Short: *short, Figures: check.NewFigures(os.Stdout)}
-	if err := runLab(ctx, h); err != nil {
-		h.Figures.Broken("netns", err)
-	}
-	return 0
-}
+func checkNamespaces(ctx context.Context, h *check.Harness) error { return lab.InNamespaces(ctx, h) }
 
 // labSize is how many hosts there are, and how many of them are lost.
 type labSize struct{ hosts, killed, unplugged int }
@@ -80,7 +33,7 @@ func runLab(ctx context.Context, h *check.Harness) error {
 	defer cancel()
 	size := sizeOf(h)
 	begin := time.Now()
-	l, err := newLab(ctx, h, size.hosts)
+	l, err := newHosts(ctx, h, size.hosts)
 	if err != nil {
 		return err
 	}
@@ -105,14 +58,14 @@ type crossing struct{ said, cable wire }
 const wireBound = 0.03
 
 // countBytes compares what agents say that they sent and received with what the kernel counted at their cables.
-func (l *lab) countBytes(ctx context.Context) error {
+func (l *hosts) countBytes(ctx context.Context) error {
 	long := 20 * time.Second
 	if l.h.Short {
 		long = 6 * time.Second
 	}
 	// The agent is asked outside of the time in which its cable is looked at: the question crosses it too.
-	begin := make([]crossing, len(l.hosts))
-	for i, x := range l.hosts {
+	begin := make([]crossing, len(l.all))
+	for i, x := range l.all {
 		said, err := x.wireBytes(ctx)
 		if err != nil {
 			return err
@@ -126,7 +79,7 @@ func (l *lab) countBytes(ctx context.Context) error {
 		return err
 	}
 	var said, cable wire
-	for i, x := range l.hosts {
+	for i, x := range l.all {
 		crossed, err := x.crossed(ctx)
 		if err != nil {
 			return err
@@ -138,10 +91,10 @@ func (l *lab) countBytes(ctx context.Context) error {
 		cable.add(crossed, begin[i].cable)
 		said.add(own, begin[i].said)
 	}
-	perAgent := 1 / float64(len(l.hosts)) / long.Seconds() / kilo
+	perAgent := 1 / float64(len(l.all)) / long.Seconds() / kilo
 	note := "of %d agents at rest for %v: they say %.2f kB/s each, the kernel %.2f"
-	l.h.Figures.AtMost("wire_bytes_in_off", math.Abs(said.in/cable.in-1), wireBound, note, len(l.hosts), long, said.in*perAgent, cable.in*perAgent)
-	l.h.Figures.AtMost("wire_bytes_out_off", math.Abs(said.out/cable.out-1), wireBound, note, len(l.hosts), long, said.out*perAgent, cable.out*perAgent)
+	l.h.Figures.AtMost("wire_bytes_in_off", math.Abs(said.in/cable.in-1), wireBound, note, len(l.all), long, said.in*perAgent, cable.in*perAgent)
+	l.h.Figures.AtMost("wire_bytes_out_off", math.Abs(said.out/cable.out-1), wireBound, note, len(l.all), long, said.out*perAgent, cable.out*perAgent)
 	return nil
 }
 
@@ -149,17 +102,17 @@ func (l *lab) countBytes(ctx context.Context) error {
 // memberlist pings one member a second.
 const quicBound = 15
 
-func (l *lab) gossipBound() float64 { return 2*float64(len(l.hosts)) + 10 }
+func (l *hosts) gossipBound() float64 { return 2*float64(len(l.all)) + 10 }
 
 // blockPorts blocks UDP between two agents, one port at a time, and waits for it to be said.
-func (l *lab) blockPorts(ctx context.Context) error {
-	a, b := l.hosts[0], l.hosts[1]
+func (l *hosts) blockPorts(ctx context.Context) error {
+	a, b := l.all[0], l.all[1]
 	for _, port := range []struct {
 		name, number string
 		bound        float64
 	}{{"quic", "7081", quicBound}, {"gossip", "7082", l.gossipBound()}} {
 		for _, on := range []bool{true, false} {
-			if err := errors.Join(a.block(ctx, on, b, port.number), b.block(ctx, on, a, port.number)); err != nil {
+			if err := errors.Join(l.net.Refuse(ctx, on, a.number, b.number, port.number), l.net.Refuse(ctx, on, b.number, a.number, port.number)); err != nil {
 				return err
 			}
 			begin := time.Now()
@@ -179,7 +132,7 @@ func (l *lab) blockPorts(ctx context.Context) error {
 			l.h.Figures.AtMost(name, time.Since(begin).Seconds(), port.bound, "until both say in a note, with peer and port, %s", word)
 		}
 	}
-	return check.Await(ctx, time.Minute, "all agents to know all engines again", func() bool { return l.whole(ctx, l.hosts) })
+	return check.Await(ctx, time.Minute, "all agents to know all engines again", func() bool { return l.whole(ctx, l.all) })
 }
 
 const (
@@ -191,8 +144,8 @@ const (
 )
 
 // lose kills some agents and unplugs others at one moment, while requests come in through the rest.
-func (l *lab) lose(ctx context.Context, size labSize) error {
-	rest, lost := l.hosts[:len(l.hosts)-size.killed-size.unplugged], l.hosts[len(l.hosts)-size.killed-size.unplugged:]
+func (l *hosts) lose(ctx context.Context, size labSize) error {
+	rest, lost := l.all[:len(l.all)-size.killed-size.unplugged], l.all[len(l.all)-size.killed-size.unplugged:]
 	t := newTraffic(ctx, rest)
 	defer t.stop()
 	if err := sleep(ctx, beforeIt); err != nil {
@@ -202,7 +155,7 @@ func (l *lab) lose(ctx context.Context, size labSize) error {
 	for i, x := range lost {
 		if i < size.killed {
 			x.kill()
-		} else if err := x.unplug(ctx); err != nil {
+		} else if err := l.net.Plug(ctx, x.number, false); err != nil {
 			return err
 		}
 	}
@@ -215,7 +168,7 @@ func (l *lab) lose(ctx context.Context, size labSize) error {
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%d agents killed and %d unplugged of %d, within %.2f s", size.killed, size.unplugged, len(l.hosts), took.Seconds())
+	what := fmt.Sprintf("%d agents killed and %d unplugged of %d, within %.2f s", size.killed, size.unplugged, len(l.all), took.Seconds())
 	// An agent that is only silent, and that nobody asked yet, is asked once more before it is given up.
 	l.h.Figures.Zero("lost_agents_chosen_after_2_s", float64(v.chosen), "of %d decisions after that; %d had one among their candidates, suspected; %s; first %s", v.decisions, v.weighed, what, cmp.Or(v.first, "none"))
 	l.h.Figures.AtLeast("lost_agents_decisions", float64(v.decisions), 1, "decisions that were looked at")
@@ -235,11 +188,11 @@ func firstOf(failed []failedRequest) string {
 const narrowMTU = "1280"
 
 // narrowPath lets two agents begin behind a path that drops packets above 1,280 bytes without a word.
-func (l *lab) narrowPath(ctx context.Context) error {
-	all := l.hosts[:4]
+func (l *hosts) narrowPath(ctx context.Context) error {
+	all := l.all[:4]
 	for _, x := range all[:2] {
 		x.agent.Kill()
-		if err := errors.Join(x.narrow(ctx, narrowMTU), x.startAgent()); err != nil {
+		if err := errors.Join(l.net.Narrow(ctx, x.number, narrowMTU), x.startAgent()); err != nil {
 			return err
 		}
 	}

@@ -205,6 +205,7 @@ type exchange struct {
 	place    *place             // in the wait room; nil until it had one
 	taken    bool               // an owner has accepted it
 	failed   map[engine.ID]bool // engines that are not tried again
+	beside   engine.ID          // that runs while one for a hedge is looked for
 	attempts int                // begun, without races
 	races    int                // attempts at engines that another request had filled
 	deaths   int                // of engines that had the request
@@ -323,7 +324,7 @@ func (x *exchange) generate(route openai.Route) {
 	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
-		Model: request.Model, Stored: request.Stored, Background: request.Background,
+		Model: request.Model, Stream: request.Stream, Stored: request.Stored, Background: request.Background,
 		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
 	}
 	x.serve(request)

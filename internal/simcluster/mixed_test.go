@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
 	"github.com/kvmesh/kvmesh/internal/simengine"
 )
@@ -26,6 +27,8 @@ const (
 	mixedSlots   = 12      // requests that an engine runs at once
 	// mixedFault is how long an engine goes on as it is.
 	mixedFault = 500 * time.Millisecond
+	// mixedPause is how long a client that was sent away waits, so that most requests are those of others.
+	mixedPause = 200 * time.Millisecond
 )
 
 // mixedRequests is how many requests are made, 100,000 where KVMESH_LONG is set.
@@ -152,6 +155,9 @@ func (m *mixed) play(n int) {
 		m.mu.Lock()
 		m.ends[end]++
 		m.mu.Unlock()
+		if end == "429" || end == "503" {
+			time.Sleep(mixedPause)
+		}
 	}
 }
 
@@ -173,9 +179,17 @@ var mixedFaults = []simengine.Faults{
 
 // TestAllIsUndoneAfterManyMixedOutcomes has requests end in every way, and looks whether anything of them is left.
 func TestAllIsUndoneAfterManyMixedOutcomes(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { mixedOutcomes(t, forward.Class{Name: "all"}, "error event") })
+	t.Run("continued and hedged", func(t *testing.T) { mixedOutcomes(t, forward.Class{Name: "all", Continue: true, Hedge: true}) })
+}
+
+// mixedOutcomes wants each of some outcomes, beside those that come with every class.
+func mixedOutcomes(t *testing.T, class forward.Class, wants ...string) {
+	t.Helper()
 	config := Config{
 		Agents: mixedAgents, Delay: lan, Engine: engineWith(func(_ int, c *simengine.Config) { c.MaxRunning = mixedSlots }),
 		Agent: atMost(mixedSlots, func(c *node.Config) {
+			c.Forward.Policy.Classes = []forward.Class{class}
 			c.Forward.MaxBody, c.Forward.BodyBudget = mixedBody, 4*mixedBody
 			c.Forward.QueueLimit, c.Forward.QueueTimeout = 8, 300*time.Millisecond
 		}),
@@ -209,7 +223,7 @@ func TestAllIsUndoneAfterManyMixedOutcomes(t *testing.T) {
 		t.Logf("figure mixed_left %d requests", left)
 		t.Logf("figure mixed_goroutines_more %d goroutines", max(0, after-before))
 		t.Logf("ends: %v", ends)
-		for _, want := range []string{"200", "canceled", "400", "404", "413", "429", "error event", "half a body"} {
+		for _, want := range append(wants, "200", "canceled", "400", "404", "413", "429", "half a body") {
 			if ends[want] == 0 {
 				t.Errorf("no request ended with %q", want)
 			}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/openai"
@@ -41,9 +42,10 @@ type answer struct {
 	skipNotFound bool
 	onContent    func() // called once, when the first lane claims the answer, with mu held
 
-	out sync.Mutex // held while something is written; taken before mu
-	w   http.ResponseWriter
-	rc  *http.ResponseController
+	out  sync.Mutex // held while something is written; taken before mu
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	gone atomic.Bool // the client: nothing is written any more
 
 	mu      sync.Mutex        // never held while something is written: a client may be slow
 	open    []*lane           // that run
@@ -75,6 +77,13 @@ func (a *answer) close() {
 		a.timer.Stop()
 		a.timer = nil
 	}
+}
+
+// hangUp ends a write that waits, and all that would follow: the client has gone, or has closed its half of the connection,
+// which is how one over HTTP/1.1 goes. Without it a client that does not read would hold its request until writeDeadline.
+func (a *answer) hangUp() {
+	a.gone.Store(true)
+	_ = a.rc.SetWriteDeadline(time.Unix(1, 0))
 }
 
 // comment tells the client that its request is alive.
@@ -194,6 +203,9 @@ func (a *answer) writeLocked(b []byte) error {
 	// Over HTTP/2 the deadline is a timer of the stream and not of the write, so it is lifted afterwards.
 	_ = a.rc.SetWriteDeadline(time.Now().Add(writeDeadline))
 	defer func() { _ = a.rc.SetWriteDeadline(time.Time{}) }()
+	if a.gone.Load() { // looked at after the deadline was set, which may have undone that of hangUp
+		return errClient
+	}
 	_, err := a.w.Write(b)
 	if err == nil {
 		err = a.rc.Flush()

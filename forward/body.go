@@ -39,16 +39,16 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	}
 	var held int64
 	release = func() { g.bodies.give(held) }
-	var buf bytes.Buffer
-	buf.Grow(int(min(max(claim, 512), firstRead)) + bytes.MinRead)
 	rc := http.NewResponseController(w)
 	src := io.LimitReader(patientReader{r.Body, rc}, int64(g.MaxBody)+1)
 	for {
-		n, err := io.CopyN(&buf, src, 256<<10)
-		if !g.bodies.take(n) {
+		body = roomier(body, claim)
+		n, err := src.Read(body[len(body):cap(body)])
+		if !g.bodies.take(int64(n)) {
 			return nil, release, errBodyBudget
 		}
-		held += n
+		held += int64(n)
+		body = body[:len(body)+n]
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -57,10 +57,23 @@ func (g *Ingress) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		}
 	}
 	_ = rc.SetReadDeadline(time.Time{})
-	if buf.Len() > g.MaxBody {
-		return nil, release, bodyTooLarge(int64(buf.Len()), g.MaxBody)
+	if len(body) > g.MaxBody {
+		return nil, release, bodyTooLarge(int64(len(body)), g.MaxBody)
 	}
-	return buf.Bytes(), release, nil
+	return body, release, nil
+}
+
+// roomier returns a body with room for more of it: twice what there is when that is full, and no more than the client claims
+// the whole has, so that in the end none is there in vain.
+func roomier(body []byte, claim int64) []byte {
+	if len(body) < cap(body) {
+		return body
+	}
+	size := max(2*int64(cap(body)), min(claim, firstRead))
+	if claim >= 0 {
+		size = min(size, max(claim, int64(len(body)))) // a longer one is refused, or ends there
+	}
+	return append(make([]byte, 0, size+bytes.MinRead), body...)
 }
 
 // heldBody is the body of a request until no other engine can be tried any more. It is safe for concurrent use.
@@ -114,6 +127,11 @@ func (b *budget) give(n int64) { b.held.Add(-n) }
 var errBodyBudget = &openai.Error{
 	Status: http.StatusServiceUnavailable, Type: "server_error", Code: "busy", Reason: "body_budget",
 	Message: "this agent holds as many bytes of request bodies as it may; try again later",
+}
+
+var errMemory = &openai.Error{
+	Status: http.StatusServiceUnavailable, Type: "server_error", Code: "busy", Reason: "memory",
+	Message: "this agent is short of memory; try again later",
 }
 
 func bodyTooLarge(size int64, limit int) *openai.Error {

@@ -216,6 +216,7 @@ func (x *exchange) call() call {
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
 		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
+		Class: x.event.Class, Hops: maxHops,
 	}
 }
 
@@ -230,12 +231,15 @@ func passedOn(name string) string {
 // attempt has one engine serve the request. Patience multiplies the accept deadline.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second, k.Forced = x.begin() > 1, c.Forced
+	k.Second, k.Forced, k.Left = x.begin() > 1, c.Forced, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	l := x.answer.lane(x.ctx, lane{another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	x.amend(&k)
+	l := x.answer.lane(x.ctx, lane{
+		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c), part: x.thread.newPart(),
+	})
 	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
@@ -251,7 +255,20 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
 		x.forgetDigest(c)
 	}
+	if x.conclude(err) {
+		x.event.Status = http.StatusOK
+		return nil
+	}
 	return err
+}
+
+// left returns how long a request still has; 0 when there is no bound.
+func left(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(deadline), time.Microsecond)
 }
 
 // forgetDigest drops the digest that a decision was made by, because its life of the cache is over: the engine competes as
@@ -342,7 +359,7 @@ func (x *exchange) exclude(id engine.ID) {
 }
 
 func (x *exchange) usage(end ending) {
-	if !end.HasUsage {
+	if !end.HasUsage || x.thread != nil && x.thread.parts > 0 { // a part's prompt is not the client's
 		return
 	}
 	x.event.PromptTokens = end.Usage.PromptTokens
@@ -373,12 +390,9 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 // lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it. It is
 // not found only when every engine of the mesh has said so.
 func (x *exchange) lookUp(route openai.Route) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	x.ctx, x.request = ctx, &openai.Request{Route: route}
-	x.answer = newAnswer(x.w, route, false)
+	defer x.open(route, false)()
+	x.request = &openai.Request{Route: route}
 	x.answer.skipNotFound = true
-	defer x.answer.close()
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {

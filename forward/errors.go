@@ -94,8 +94,8 @@ func answerError(err error) *openai.Error {
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
 		e.Message = "the engine failed before the answer was complete (" + failed.Reason + ")"
-		if failed.Reason == "agent_stopped" {
-			e.Code, e.Message = "agent_stopped", "the agent stops before the answer was complete"
+		if failed.Reason == reasonStopped {
+			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete"
 		}
 	default:
 		e.Code, e.Reason = "engine_failed", "internal"

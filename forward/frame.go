@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -30,6 +31,7 @@ const (
 	frameContent                      // bytes of the answer from the first content on
 	frameEnd                          // the answer is complete; last
 	frameFail                         // the engine failed; last
+	frameTokens                       // owner → ingress: ids of the prompt, or of the content that the next frame brings
 )
 
 // Limits of the hop. They are checked before anything is allocated.
@@ -40,6 +42,8 @@ const (
 	maxHeaderText = 64 << 10  // bytes of one field
 	maxKeys       = 2048      // prompt keys; the key scheme makes at most 1,024
 	maxEngines    = 256       // engines of one agent
+	maxHops       = 1         // from the ingress to an owner; what came from a peer is never forwarded
+	maxLeft       = 1 << 40   // microseconds of a request's time; twelve days
 	earlyBody     = 64 << 10  // bodies above this wait for the accept
 	chunk         = 256 << 10 // bytes of body in one frame
 )
@@ -75,35 +79,45 @@ type frameReader struct {
 func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, 16<<10)} }
 
 func (f *frameReader) read() (frameType, []byte, error) {
-	t, err := f.r.ReadByte()
+	t, n, err := f.next()
 	if err != nil {
 		return 0, nil, err
 	}
-	n, err := binary.ReadUvarint(f.r)
-	if err != nil {
-		return 0, nil, unexpectedEOF(err)
+	if f.buf, err = f.appendTo(f.buf[:0], n); err != nil {
+		return 0, nil, err
 	}
-	if n > maxFrame {
-		return 0, nil, fmt.Errorf("%w: %d bytes", errFrameTooLarge, n)
-	}
-	if err := f.fill(int(n)); err != nil {
-		return 0, nil, unexpectedEOF(err)
-	}
-	return frameType(t), f.buf, nil
+	return t, f.buf, nil
 }
 
-// fill reads n bytes into the buffer, which grows as they come and not as the peer announces them.
-func (f *frameReader) fill(n int) error {
-	const step = 64 << 10
-	f.buf = f.buf[:0]
-	for len(f.buf) < n {
-		at := len(f.buf)
-		f.buf = slices.Grow(f.buf, min(n-at, step))[:at+min(n-at, step)]
-		if _, err := io.ReadFull(f.r, f.buf[at:]); err != nil {
-			return err
-		}
+// next reads the beginning of a frame: its type and the size of the payload that follows.
+func (f *frameReader) next() (frameType, int, error) {
+	t, err := f.r.ReadByte()
+	if err != nil {
+		return 0, 0, err
 	}
-	return nil
+	n, err := binary.ReadUvarint(f.r)
+	if err != nil {
+		return 0, 0, unexpectedEOF(err)
+	}
+	if n > maxFrame {
+		return 0, 0, fmt.Errorf("%w: %d bytes", errFrameTooLarge, n)
+	}
+	return frameType(t), int(n), nil
+}
+
+// appendTo appends n bytes of payload to b, which grows as they come and not as the peer announces them.
+func (f *frameReader) appendTo(b []byte, n int) ([]byte, error) {
+	const step = 64 << 10
+	for n > 0 {
+		part := min(n, max(step, cap(b)-len(b)))
+		at := len(b)
+		b = slices.Grow(b, part)[:at+part]
+		if _, err := io.ReadFull(f.r, b[at:]); err != nil {
+			return b[:at], unexpectedEOF(err)
+		}
+		n -= part
+	}
+	return b, nil
 }
 
 func unexpectedEOF(err error) error {
@@ -127,6 +141,8 @@ type call struct {
 	Forced        bool    // an ejected engine takes it: too few others are left
 	Once          bool    // the request must not be done twice: a stored or background response
 	Media         bool    // the prompt's bytes say little of its tokens
+	Tokens        bool    // the ingress wants the answer's token ids: another engine may have to go on with it
+	Continues     bool    // the body is a completion's that goes on with an answer, after the prompt and what there is of it
 	BodySize      int
 
 	// What the owner needs to know to learn from the answer.
@@ -135,6 +151,11 @@ type call struct {
 	Model  string // as the client wrote it; "" when it is longer than what is passed on
 	Salt   string // cache_salt
 	LoRA   string // lora_path
+
+	Left     time.Duration // until the ingress gives the request up; 0 when it did not say
+	Class    string        // of the ingress's policy; "" of an earlier version
+	Priority int           // of that class, -128 to 127
+	Hops     int           // agents that the request has left; 0 of an earlier version
 
 	sent func() // called when the engine has the body; not on the wire
 }
@@ -152,12 +173,19 @@ func appendCall(c *call) []byte {
 	if next == nil {
 		next = &cachestate.Prompt{}
 	}
-	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3|flag(c.Forced)<<4)
+	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3|flag(c.Tokens)<<4|flag(c.Continues)<<5|flag(c.Forced)<<6)
 	b = binary.AppendUvarint(b, uint64(c.BodySize))
 	b = binary.AppendUvarint(b, uint64(c.Traits))
 	b = engine.AppendString(b, c.Model)
 	b = engine.AppendString(b, c.Salt)
-	return appendPrompt(engine.AppendString(b, c.LoRA), next)
+	return appendTerms(appendPrompt(engine.AppendString(b, c.LoRA), next), c)
+}
+
+func appendTerms(b []byte, c *call) []byte {
+	b = binary.AppendUvarint(b, uint64(min(max(c.Left.Microseconds(), 0), maxLeft)))
+	b = engine.AppendString(b, c.Class)
+	b = append(b, byte(int8(c.Priority)))
+	return binary.AppendUvarint(b, uint64(c.Hops))
 }
 
 func parseCall(b []byte, maxBody int) (*call, error) {
@@ -173,11 +201,13 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	readPrompt(r, &c.Prompt)
 	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
 	flags := r.Byte()
-	c.Second, c.Once, c.Media, c.Forced = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&16 != 0
+	c.Second, c.Once, c.Media = flags&1 != 0, flags&2 != 0, flags&4 != 0
+	c.Tokens, c.Continues, c.Forced = flags&16 != 0, flags&32 != 0, flags&64 != 0
 	c.BodySize = r.Int(uint64(maxBody))
 	c.Traits = openai.Traits(r.Int(math.MaxUint16))
 	c.Model, c.Salt, c.LoRA = r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes)
 	readNext(r, &c.Prompt, flags&8 != 0)
+	readTerms(r, c)
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("parse request frame: %w", err)
 	}
@@ -193,6 +223,17 @@ func readNext(r *engine.Reader, p *cachestate.Prompt, alike bool) {
 	if readPrompt(r, next); len(next.Keys) > 0 {
 		p.Next = next
 	}
+}
+
+// readTerms reads on what terms the ingress asks. Before there were any, nothing stood here.
+func readTerms(r *engine.Reader, c *call) {
+	if len(r.Rest()) == 0 {
+		return
+	}
+	c.Left = time.Duration(r.Int(maxLeft)) * time.Microsecond
+	c.Class = r.String(openai.MaxNameBytes)
+	c.Priority = int(int8(r.Byte()))
+	c.Hops = r.Int(math.MaxUint8)
 }
 
 func flag(v bool) byte {
@@ -296,8 +337,9 @@ type verdict struct {
 
 // reasons are the words in which owners bounce and fail. They become labels of metrics, so a peer's other words do not.
 var reasons = []string{
-	"", "unknown", "down", "draining", "full", "generation", "queue", "ejected", "body_budget", // bounces
-	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", "stuck", // failures
+	"", "unknown", "down", "draining", "full", "generation", "queue", "ejected", "body_budget", "deadline", "loop", "memory", // bounces
+	"not_allowed", "cannot_continue", // bounces for good
+	"truncated_body", "refused", "reset", "bad_event", "truncated", "stuck", "stream_error", reasonStopped, // failures
 }
 
 func knownReason(s string) string {

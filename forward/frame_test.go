@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ func exampleCall() *call {
 		Prompt:        cachestate.Prompt{Keys: []cachestate.Key{1, 1 << 63, 3}, Offsets: []uint32{0, 512, 70000}, Odd: []uint32{0, 100, 20000}, High: []uint32{0, 0, 3}, Bytes: 70123, Sure: 2, Turn: cachestate.TurnTools},
 		QueuedAtProbe: 0.25, Second: true, Forced: true, Once: true, Media: true, BodySize: 4096,
 		Traits: openai.TraitStream | openai.TraitOddNames, Model: "m", Salt: "s", LoRA: "l",
+		Left: 90*time.Second + time.Microsecond, Class: "chat", Priority: -100, Hops: 1,
 	}
 }
 
@@ -48,13 +50,27 @@ func TestCallSurvivesTheWire(t *testing.T) {
 	}
 }
 
-// Before a prompt could have two forms, a call ended with its LoRA.
+// Before a prompt could have two forms, a call ended with its LoRA; before it had terms, with the second form.
 func TestCallOfAnEarlierVersionIsRead(t *testing.T) {
 	want := exampleCall()
 	b := appendCall(want)
-	got, err := parseCall(b[:len(b)-len(appendPrompt(nil, &cachestate.Prompt{}))], 1<<20)
-	if err != nil || cmp.Diff(want, got, ignoreScratch) != "" {
-		t.Errorf("got %+v, %v", got, err)
+	want.Left, want.Class, want.Priority, want.Hops = 0, "", 0, 0
+	b = b[:len(b)-len(appendTerms(nil, exampleCall()))]
+	for range 2 {
+		got, err := parseCall(b, 1<<20)
+		if err != nil || cmp.Diff(want, got, ignoreScratch) != "" {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		b = b[:len(b)-len(appendPrompt(nil, &cachestate.Prompt{}))]
+	}
+}
+
+func TestTimeBeyondTheWireIsCut(t *testing.T) {
+	c := exampleCall()
+	c.Left = math.MaxInt64
+	got, err := parseCall(appendCall(c), 1<<20)
+	if err != nil || got.Left != maxLeft*time.Microsecond {
+		t.Errorf("got %v, %v", got.Left, err)
 	}
 }
 

@@ -13,6 +13,10 @@ var requestHeaders = []string{
 	"Openai-Beta", "X-Session-Id",
 }
 
+// hopsHeader tells an agent that takes itself for an engine's client of another, or of itself, that the request went through
+// one already.
+const hopsHeader = "X-Kvmesh-Hops"
+
 func engineHeader(h http.Header) http.Header {
 	out := http.Header{}
 	for _, k := range requestHeaders {

@@ -40,6 +40,9 @@ type Config struct {
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
 	Policy       Policy        // how which kind of traffic is routed, until SetPolicy
 
+	// ShortOfMemory reports whether new requests are to be refused, so that those taken in can be finished; nil for never.
+	ShortOfMemory func() bool
+
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Record     func(Event) // gets every ended request; must not block
@@ -116,6 +119,9 @@ func New(c Config) (*Ingress, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.ShortOfMemory == nil {
+		c.ShortOfMemory = func() bool { return false }
+	}
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}
@@ -127,17 +133,29 @@ func New(c Config) (*Ingress, error) {
 	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
-	g.Owner = newOwner(c.Engines, c.Transport, c.MaxBody, g.bodies)
+	g.Owner = newOwner(g.cut, &c, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
 
-// Cut ends the requests that still run: their clients are told, in the stream where it has begun. It is for the end of a
-// drain.
-func (g *Ingress) Cut() { g.cutNow(&failure{"agent_stopped", errors.New("this agent stops")}) }
+// Cut ends the requests that still run, of clients and of peers: clients are told, in the stream where it has begun, and so
+// are peers, which may have another engine answer. It is for the end of a drain.
+func (g *Ingress) Cut() { g.cutNow(&failure{reasonStopped, errors.New("this agent stops")}) }
+
+// reasonStopped is the reason of the requests that Cut has ended.
+const reasonStopped = "agent_stopped"
+
+// isStop reports whether err is the cause that Cut gives.
+func isStop(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.Reason == reasonStopped
+}
 
 // Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
 func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }
+
+// BodyBytes returns the bytes of request bodies that are held now, of clients and of peers.
+func (g *Ingress) BodyBytes() int64 { return g.bodies.held.Load() }
 
 // Outcomes of a request, as metrics and events name them. Others are the reason of the last failure.
 const (
@@ -170,8 +188,9 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	retries int  // that waited before
-	broken  bool // the engine's answer ended with an error of its own
+	thread  *thread // nil when its class does not want it continued
+	retries int     // that waited before
+	broken  bool    // the engine's answer ended with an error of its own
 	event   Event
 
 	mu       sync.Mutex         // guards what follows while attempts run
@@ -200,6 +219,9 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if bad == nil {
 		bad = checkHeader(r)
+	}
+	if bad == nil && route != openai.RouteModels && g.ShortOfMemory() {
+		bad = errMemory
 	}
 	if bad != nil {
 		x.refuse(route, bad)
@@ -246,6 +268,11 @@ func headerSize(h http.Header) (size, fields int) {
 func checkHeader(r *http.Request) *openai.Error {
 	size, fields := headerSize(r.Header)
 	switch {
+	case r.Header.Get(hopsHeader) != "":
+		return &openai.Error{
+			Status: http.StatusLoopDetected, Type: "server_error", Code: "loop_detected", Reason: "loop",
+			Message: "this request comes from an agent, which takes this agent for an engine",
+		}
 	case size > maxHeaderBytes || fields > maxHeaders:
 		return &openai.Error{
 			Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large", Reason: "header_size",
@@ -283,6 +310,7 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
+	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
 		Model: request.Model, Stored: request.Stored, Background: request.Background,
@@ -293,18 +321,32 @@ func (x *exchange) generate(route openai.Route) {
 
 // serve carries the request to engines until one has answered, within the time limit.
 func (x *exchange) serve(request *openai.Request) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })()
-	x.ctx = ctx
-	x.answer = newAnswer(x.w, request.Route, request.Stream)
+	defer x.open(request.Route, request.Stream)()
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
-	defer x.answer.close()
 	defer x.leaveRoom()
+	defer x.thread.close()
 	x.finish(x.carry())
+}
+
+// open makes the answer, and the context that ends with the client, the time limit and the agent's Cut. Whoever calls it
+// calls done at the end.
+func (x *exchange) open(route openai.Route, stream bool) (done func()) {
+	limited, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
+	ctx, stop := context.WithCancelCause(limited)
+	x.ctx, x.answer = ctx, newAnswer(x.w, route, stream)
+	detach := context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })
+	unhook := func() bool { return true }
+	if x.r.ProtoMajor == 1 { // over HTTP/2 the end of a stream ends its writes
+		unhook = context.AfterFunc(x.r.Context(), x.answer.hangUp)
+	}
+	return func() {
+		x.answer.close()
+		unhook()
+		detach()
+		stop(nil)
+		cancel()
+	}
 }
 
 // resolve finds the canonical name of the request's model.
@@ -387,6 +429,9 @@ func outcomeOf(status int) string {
 func (x *exchange) observe() {
 	e := &x.event
 	e.Total = time.Since(x.start)
+	if x.thread != nil {
+		e.Continued = x.thread.parts
+	}
 	if x.answer != nil {
 		if first := x.answer.firstToken(); !first.IsZero() && e.Status < 400 {
 			e.TTFT = first.Sub(x.start)

@@ -31,8 +31,10 @@ type memAgent struct {
 	mesh   *memMesh
 	book   *memBooker
 	engine http.Handler
+	kind   engine.Kind
 	mu     sync.Mutex
 	mute   bool // accepts streams and never answers, and drops datagrams
+	far    bool // no stream to it is ever open
 
 	lose      func(b []byte) bool // which of its datagrams are lost; nil for none
 	blocked   bool                // it can send no datagram
@@ -57,7 +59,7 @@ func (m *memMesh) add(name string) {
 	c := DefaultConfig()
 	c.Agent, c.Index, c.View, c.Peers = name, index, NewView(name, index), a
 	c.Transport = handlerTransport{a}
-	c.Engines = []LocalEngine{{Name: "0", URL: &url.URL{Scheme: "http", Host: name}, APIKey: "engine-key", Booker: a.book}}
+	c.Engines = []LocalEngine{{Name: "0", URL: &url.URL{Scheme: "http", Host: name}, APIKey: "engine-key", Booker: a.book, Kind: func() engine.Kind { return a.kind }}}
 	c.Record = func(e Event) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -127,7 +129,7 @@ func (a *memAgent) SendDatagram(agent string, b []byte) error {
 
 func (a *memAgent) RTT(string) time.Duration { return 100 * time.Microsecond }
 
-func (a *memAgent) open(_ context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
+func (a *memAgent) open(ctx context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
 	peer := a.mesh.agents[agent]
 	if peer == nil {
 		return nil, errors.New("no connection")
@@ -138,6 +140,10 @@ func (a *memAgent) open(_ context.Context, agent string, serve func(context.Cont
 	here, there := memStreams()
 	peer.mu.Lock()
 	defer peer.mu.Unlock()
+	if peer.far {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if peer.mute {
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
@@ -256,7 +262,8 @@ type memBooker struct {
 	seq    uint64
 	limit  int
 	down   bool
-	lie    bool // tells impossible loads
+	lie    bool    // tells impossible loads
+	queued float64 // seconds
 	refuse Refused
 	eject  bool // it is ejected: only who must go there may
 	stuck  context.Context
@@ -270,6 +277,7 @@ type memBooker struct {
 	generation engine.Generation // of the cache; 0 for any
 
 	ask           openai.Ask // of every booking, until one is refused
+	askTokens     openai.Ask // likewise, where the ingress wants them
 	wantsPrompt   bool
 	lessons       [][]uint32
 	refusedFields []string
@@ -330,7 +338,7 @@ func (b *memBooker) Load() engine.Load {
 
 func (b *memBooker) loadLocked() engine.Load {
 	b.seq++
-	l := engine.Load{Seq: b.seq, InFlight: b.n, PrefillRate: 16000, BytesPerToken: 4}
+	l := engine.Load{Seq: b.seq, InFlight: b.n, QueuedSeconds: b.queued, PrefillRate: 16000, BytesPerToken: 4}
 	if b.limit > 0 && b.n >= b.limit {
 		l.Flags |= engine.Full
 	}
@@ -388,6 +396,8 @@ func (k *memBooking) GivenUp() context.Context {
 func (k *memBooking) FirstContent() {}
 
 func (k *memBooking) Ask() openai.Ask { return k.b.ask }
+
+func (k *memBooking) AskTokens() openai.Ask { return k.b.askTokens }
 
 func (k *memBooking) AskRefused(field string) {
 	k.b.mu.Lock()

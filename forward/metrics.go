@@ -17,6 +17,7 @@ type metrics struct {
 	retries   *prometheus.CounterVec
 	decisions *prometheus.CounterVec
 	probes    *prometheus.CounterVec
+	continued *prometheus.CounterVec
 	doubts    *prometheus.CounterVec
 	overruled prometheus.Counter
 	ttft      *prometheus.HistogramVec
@@ -62,6 +63,8 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		decisions: counter("decisions_total", "Decisions by class of the policy and reason: prefix, load, cold, short, hash, only. "+
 			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "class", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
+		continued: counter("continued_total", "Streams that broke, of classes that want them continued, by cause and result: continued by another "+
+			"engine, completed (only the end was missing), impossible, failed. Worry about failed: no engine took over.", "cause", "result"),
 		doubts: counter("doubts_total", "What peers told and cannot be true, so that it counts as unknown. "+
 			"Worry about any: an agent is broken, lies, or is of another version. Status and the log name it.", "what"),
 		overruled: f.NewCounter(prometheus.CounterOpts{

@@ -72,6 +72,9 @@ type Booking interface {
 	// NoteBody shows the body of the request, as the client wrote it, before it is sent. It copies what it keeps, and returns
 	// at once.
 	NoteBody(body []byte)
+	// AskTokens returns what is to be added to a streamed request so that its answer has the ids of the prompt and of each
+	// token; nothing where the engine does not tell them.
+	AskTokens() openai.Ask
 	// WantsPrompt reports whether the prompt's token ids would teach something.
 	WantsPrompt() bool
 	// Learn takes them, and the CPU time that it took to read them.
@@ -107,6 +110,8 @@ type Owner struct {
 	client  *http.Client
 	maxBody int
 	bodies  *budget
+	short   func() bool     // of memory: nothing new is taken of peers
+	cut     context.Context // of the ingress: it ends, with its cause, when what still runs is to end
 }
 
 // engineIdle is how long a connection to an engine is kept for the next request. Engines close theirs after 5 s (uvicorn's
@@ -124,18 +129,20 @@ func NewEngineTransport() *http.Transport {
 	}
 }
 
-func newOwner(engines []LocalEngine, transport http.RoundTripper, maxBody int, bodies *budget) *Owner {
+func newOwner(cut context.Context, c *Config, bodies *budget) *Owner {
 	o := &Owner{
 		engines: map[string]LocalEngine{},
-		maxBody: maxBody,
+		maxBody: c.MaxBody,
 		bodies:  bodies,
+		short:   c.ShortOfMemory,
+		cut:     cut,
 		client: &http.Client{
-			Transport: transport,
+			Transport: c.Transport,
 			// An engine that redirects would make the agent dial where the engine, or whoever answers for it, says.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	for _, e := range engines {
+	for _, e := range c.Engines {
 		o.engines[e.Name] = e
 	}
 	return o
@@ -146,6 +153,9 @@ type receiver interface {
 	accepted(engine.Load) error
 	head(*head) error
 	data(b []byte, content bool) error
+	// tokens tells the ids of the prompt, or of the content of the next call of data. It keeps nothing of its argument. It is
+	// only called when the call asks for tokens.
+	tokens(*tokens) error
 }
 
 // bounce says that an owner did not accept, or that the engine went down while the request waited for its turn: nothing was
@@ -172,9 +182,15 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	if !ok {
 		return ending{}, &bounce{verdict{Reason: "unknown"}}
 	}
+	if c.Continues && !e.continues(c) {
+		return ending{}, &bounce{verdict{Reason: "cannot_continue", Load: e.Booker.Load()}}
+	}
 	target, ok := engineURL(e.URL, c)
 	if !ok {
 		return ending{}, &bounce{verdict{Reason: "not_allowed", Load: e.Booker.Load()}}
+	}
+	if load := e.Booker.Load(); c.Left > 0 && load.QueuedSeconds > c.Left.Seconds() {
+		return ending{}, &bounce{verdict{Reason: "deadline", Load: load}}
 	}
 	booking, load, err := admit(e, c)
 	if err != nil {
@@ -187,11 +203,18 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		booking.Finish(outcome)
 	}()
 	if err := to.accepted(load); err != nil {
+		outcome.Failed = false
 		return ending{}, err
 	}
 	b, err := body()
 	if err != nil {
+		outcome.Failed = false // of the peer, or of the way to it: the engine was not asked
 		return ending{}, &failure{"truncated_body", err}
+	}
+	if c.Continues {
+		if b = continuing(c, b); b == nil {
+			return ending{}, &failure{"truncated_body", errNoContinuation}
+		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -218,12 +241,14 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		return ending{}, orStuck(booking, &failure{"reset", err})
 	}
 	if err := to.head(&head{status, answerHeader(resp.Header)}); err != nil {
-		outcome = Outcome{Refused: !engineFault(status)}
+		outcome = Outcome{Refused: status >= http.StatusBadRequest && !engineFault(status)}
 		return ending{}, err
 	}
 	outcome, err = o.relay(resp, l, to)
 	if err != nil {
-		return ending{}, orStuck(booking, err)
+		err = orStuck(booking, err)
+		_, outcome.Failed = errors.AsType[*failure](err) // other errors are the receiver's: nobody takes the answer any more
+		return ending{}, err
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300
@@ -238,16 +263,19 @@ func orStuck(b Booking, err error) error {
 	return err
 }
 
-// notSent says why a request whose turn did not come was not sent to the engine. One that went down, or is stuck, has bounced it
-// after all, so that it may be tried elsewhere even if it must not be done twice.
+// notSent says why a request whose turn did not come was not sent to the engine. One that went down or is stuck, or whose agent
+// stops, has bounced it after all, so that it may be tried elsewhere even if it must not be done twice.
 func (e *LocalEngine) notSent(ctx context.Context, b Booking, err error) error {
 	switch {
 	case b.GivenUp().Err() != nil:
 		return &bounce{verdict{Reason: "ejected", Load: e.Booker.Load()}}
+	case isStop(context.Cause(ctx)):
+		return &bounce{verdict{Reason: "draining", Load: e.Booker.Load()}}
 	case ctx.Err() != nil:
 		return &failure{"reset", err}
+	default:
+		return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
 	}
-	return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
 }
 
 // engineFault reports whether a status is the engine's fault and not the request's.
@@ -271,6 +299,7 @@ func (noBooking) GivenUp() context.Context      { return context.Background() }
 func (noBooking) FirstContent()                 {}
 func (noBooking) Finish(Outcome)                {}
 func (noBooking) Ask() openai.Ask               { return openai.Ask{} }
+func (noBooking) AskTokens() openai.Ask         { return openai.Ask{} }
 func (noBooking) AskRefused(string)             {}
 func (noBooking) NoteBody([]byte)               {}
 func (noBooking) WantsPrompt() bool             { return false }
@@ -320,6 +349,7 @@ func (o *Owner) ask(ctx context.Context, e LocalEngine, target string, c *call, 
 		req.Header["Idempotency-Key"] = nil
 	}
 	req.Header.Set("X-Request-Id", c.ID)
+	req.Header.Set(hopsHeader, strconv.Itoa(maxHops))
 	if e.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+e.APIKey)
 	}
@@ -395,7 +425,12 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 	for {
 		n, err := body.Read(buf)
 		out = out[:0]
+		var late error
 		feedErr := events.Feed(buf[:n], func(e openai.Event) bool {
+			if e.Failed && content && l.tap != nil { // another engine may go on, and then the client need not know
+				late = errStreamFailed
+				return false
+			}
 			out = l.event(out, e.Raw)
 			if content = content || e.Content; content {
 				l.b.FirstContent()
@@ -411,26 +446,30 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 			out = l.flush(out)
 		}
 		if len(out) > 0 {
-			if err := to.data(out, content); err != nil {
+			if err := l.pass(out, content, to); err != nil {
 				return Outcome{Failed: true}, err
 			}
 		}
 		if content {
 			l.learn()
 		}
-		if feedErr != nil {
+		switch {
+		case feedErr != nil:
 			return Outcome{Failed: true}, &failure{"bad_event", feedErr}
-		}
-		if errors.Is(err, io.EOF) {
+		case late != nil:
+			return Outcome{Failed: true}, &failure{"stream_error", late}
+		case errors.Is(err, io.EOF):
 			return finishEvents(events, failed, done)
-		}
-		if err != nil {
+		case err != nil:
 			return Outcome{Failed: true}, &failure{"reset", err}
 		}
 	}
 }
 
-var errNoEnd = errors.New("the stream ended without its last event")
+var (
+	errNoEnd        = errors.New("the stream ended without its last event")
+	errStreamFailed = errors.New("the engine reported an error inside the stream")
+)
 
 // finishEvents looks whether the stream is whole: an engine that dies may still close its connection in order.
 func finishEvents(events *openai.Stream, failed, done bool) (Outcome, error) {

@@ -50,7 +50,9 @@ var deadly = []string{"reset", "truncated", "bad_event"}
 // it, and what must not be done twice was not done.
 func (x *exchange) again(err error) bool {
 	switch {
-	case x.answer.started(), x.ctx.Err() != nil, errors.Is(err, errClient), errors.Is(err, errLateStatus):
+	case x.answer.started():
+		return x.goesOn(err)
+	case x.ctx.Err() != nil, errors.Is(err, errClient), errors.Is(err, errLateStatus):
 		return false
 	case errors.Is(err, errTryNext): // its lane has asked
 		return true
@@ -102,7 +104,7 @@ func (x *exchange) retry() bool {
 
 // another returns what tells the lane of an attempt whether another engine may answer instead of id, whose answer is an error.
 func (x *exchange) another(id engine.ID) func() bool {
-	return func() bool { return (x.class == nil || x.others(id)) && x.retry() }
+	return func() bool { return x.answer.started() || (x.class == nil || x.others(id)) && x.retry() }
 }
 
 // begin counts an attempt and returns how many there are now.

@@ -49,18 +49,54 @@ func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
 		return err
 	}
 	_ = s.SetDeadline(time.Time{})
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.Context(), cancel)()
+	ctx, done := within(ctx, c.Left)
+	defer done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.Context(), func() { cancel(context.Cause(s.Context())) })()
+	defer context.AfterFunc(o.cut, func() { cancel(context.Cause(o.cut)) })()
 	out := &frameSink{frames: newFrameWriter(s)}
-	if !o.bodies.take(int64(c.BodySize)) {
-		return out.finish(s, ending{}, &bounce{verdict{Reason: "body_budget", Load: o.load(c.Engine, engine.Load{})}})
+	if why := o.unfit(c); why != "" {
+		return out.finish(s, ending{}, &bounce{verdict{Reason: why, Load: o.load(c.Engine, engine.Load{})}})
 	}
 	c.sent = sync.OnceFunc(func() { o.bodies.give(int64(c.BodySize)) })
 	defer c.sent()
 	end, err := o.serve(ctx, c, func() ([]byte, error) { return receiveBody(s, frames, c.BodySize) }, out)
 	out.load = func() engine.Load { return o.load(c.Engine, engine.Load{}) }
-	return out.finish(s, end, err)
+	return out.finish(s, end, stopped(ctx, err))
+}
+
+// stopped makes whatever a request failed with the cause that ended it, where that is the end of this agent. One that was
+// not sent to its engine has bounced, and stays so.
+func stopped(ctx context.Context, err error) error {
+	_, bounced := errors.AsType[*bounce](err)
+	if cause := context.Cause(ctx); err != nil && !bounced && isStop(cause) {
+		return cause
+	}
+	return err
+}
+
+// within returns a context that ends after left, the time that the ingress said it has; 0 is no bound. The ingress gives
+// up by itself: this is for one that no longer can.
+func within(ctx context.Context, left time.Duration) (context.Context, context.CancelFunc) {
+	if left <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, left)
+}
+
+// unfit says why a peer's request cannot be taken whatever its engine says; "" when it can be. Then its body is counted.
+func (o *Owner) unfit(c *call) string {
+	switch {
+	case c.Hops > maxHops:
+		return "loop"
+	case o.short():
+		return "memory"
+	case !o.bodies.take(int64(c.BodySize)):
+		return "body_budget"
+	default:
+		return ""
+	}
 }
 
 // bodyDeadline is how long a peer may take to send a body that it holds already.
@@ -73,18 +109,24 @@ func receiveBody(s Stream, frames *frameReader, size int) ([]byte, error) {
 	return readBody(frames, size)
 }
 
-// readBody gathers the BODY frames of a request. It allocates as the bytes come, not as the peer announces them.
+// readBody gathers the BODY frames of a request. It allocates as the bytes come, not as the peer announces them: twice as much
+// whenever what there is is full, so that no more than half of it is there in vain.
 func readBody(frames *frameReader, size int) ([]byte, error) {
 	body := make([]byte, 0, min(size, maxFrame))
 	for len(body) < size {
-		t, payload, err := frames.read()
+		t, n, err := frames.next()
 		if err != nil {
 			return nil, fmt.Errorf("read body: %w", unexpectedEOF(err))
 		}
-		if t != frameBody || len(body)+len(payload) > size {
-			return nil, fmt.Errorf("read body: frame of type %d and %d bytes is not part of it", t, len(payload))
+		if t != frameBody || len(body)+n > size {
+			return nil, fmt.Errorf("read body: frame of type %d and %d bytes is not part of it", t, n)
 		}
-		body = append(body, payload...)
+		if len(body)+n > cap(body) {
+			body = append(make([]byte, 0, min(size, 2*cap(body)+n)), body...)
+		}
+		if body, err = frames.appendTo(body, n); err != nil {
+			return nil, fmt.Errorf("read body: %w", err)
+		}
 	}
 	return body, nil
 }
@@ -108,6 +150,15 @@ func (k *frameSink) accepted(l engine.Load) error {
 
 // head is not flushed: it goes out with the first bytes of the answer, which the ingress waits for anyway.
 func (k *frameSink) head(h *head) error { return k.frames.write(frameHead, appendHead(h)) }
+
+// tokens is not flushed but for those of the prompt, which may come after the first content.
+func (k *frameSink) tokens(t *tokens) error {
+	err := k.frames.write(frameTokens, appendTokens(nil, t))
+	if err == nil && t.Flags&(tokensPrompt|tokensMore) == tokensPrompt {
+		err = k.frames.flush()
+	}
+	return err
+}
 
 func (k *frameSink) data(b []byte, content bool) error {
 	t := frameData

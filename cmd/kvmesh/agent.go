@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -43,11 +45,13 @@ type agentCmd struct {
 	DebugTokenFile  string `help:"File with the token that the debug server asks for; needed when it is not on loopback." placeholder:"FILE"`
 
 	MaxBody         int           `help:"Most bytes of one request's body." default:"67108864"`
-	BodyBudget      int64         `help:"Most bytes of all request bodies held at once." default:"536870912"`
+	BodyBudget      int64         `help:"Most bytes of all request bodies held at once; by default 512 MiB, with a memory limit a quarter of it if that is less." placeholder:"BYTES"`
+	MemoryLimit     int64         `help:"Bytes of memory that this agent may use; new requests get 503 when it nears them. By default the limit of its control group, if it has one." placeholder:"BYTES"`
 	QueueLimit      int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
 	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
 	Timeout         time.Duration `help:"Longest duration of a request." default:"30m"`
-	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
+	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop; then they are cut. Whoever kills must wait some seconds longer." default:"25s"`
+	DrainGrace      time.Duration `help:"How long connections are still taken at a stop: longer than load balancers take to see that readyz says no." default:"5s"`
 	Policy          string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load), until the mesh agrees on a policy (kvmesh policy apply); without either every request is routed by auto." placeholder:"FILE"`
 	Data            string        `help:"Folder for what must outlive a restart: this agent's part in the agreed state (policy, cordons, revoked certificates). Agents with one can become voters." placeholder:"DIR"`
 	BootstrapExpect int           `help:"How many agents with a data folder found the group that decides: the same number (3 or 5) on each of them, and more than half of how many they are. Needs data." placeholder:"N"`
@@ -64,12 +68,39 @@ func (c *agentCmd) Run(ctx context.Context, file *problems) error {
 	if err := errors.Join(errors.Join(file.errs...), err, config.Validate()); err != nil {
 		return badConfig(err)
 	}
-	n, err := node.New(config)
+	if config.MemoryLimit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(collectorShare * float64(config.MemoryLimit)))
+	}
+	n, err := awaitPorts(ctx, config.Logger, config.DrainTimeout+portsMargin, func() (*node.Node, error) { return node.New(config) })
 	if err != nil {
 		return err
 	}
+	defer onSecondSignal(n.Hurry)()
+	running, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { tellSupervisor(running, n.Ready) })
+	defer wg.Wait()
+	defer stop()
 	return n.Run(ctx)
 }
+
+// bodyBudget returns the flag, or what suits the memory limit: an owner may hold a body twice, as it came and with the fields
+// that are added, and answers need room too.
+func (c *agentCmd) bodyBudget(n *node.Config) int64 {
+	const part = 4
+	switch {
+	case c.BodyBudget != 0:
+		return c.BodyBudget
+	case n.MemoryLimit > 0:
+		return max(min(n.Forward.BodyBudget, n.MemoryLimit/part), int64(c.MaxBody))
+	default:
+		return n.Forward.BodyBudget
+	}
+}
+
+// collectorShare is the part of the memory limit that the collector keeps the Go heap and stacks within: the rest is for
+// what it does not see, buffers of sockets above all.
+const collectorShare = 0.9
 
 // node turns the flags into a node's configuration. Errors name the flag.
 func (c *agentCmd) node() (node.Config, error) {
@@ -79,9 +110,13 @@ func (c *agentCmd) node() (node.Config, error) {
 		c.Name, _ = os.Hostname()
 	}
 	n.Logger = c.logger()
-	n.HTTP, n.Debug, n.DrainTimeout = c.HTTP, c.Debug, c.DrainTimeout
+	n.HTTP, n.Debug, n.DrainTimeout, n.DrainGrace = c.HTTP, c.Debug, c.DrainTimeout, c.DrainGrace
 	n.Data, n.BootstrapExpect = c.Data, c.BootstrapExpect
-	n.Forward.MaxBody, n.Forward.BodyBudget = c.MaxBody, c.BodyBudget
+	n.Forward.MaxBody, n.MemoryLimit = c.MaxBody, c.MemoryLimit
+	if n.MemoryLimit == 0 {
+		n.MemoryLimit = node.MemoryLimit(os.DirFS("/"))
+	}
+	n.Forward.BodyBudget = c.bodyBudget(&n)
 	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
 	n.Forward.Timeout, n.Forward.Explain, n.Forward.Zone = c.Timeout, c.Explain, c.Zone
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Join = c.MeshID, c.Name, c.Join

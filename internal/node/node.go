@@ -47,11 +47,15 @@ type Node struct {
 	recorder  *forward.Recorder
 	agentsOf  []*engineagent.Agent // in order of the config
 	byName    map[string]*engineagent.Agent
+	memory    *memory
 	http      net.Listener
 	debug     net.Listener // nil without a debug server
 
 	serving  atomic.Int64 // request streams of peers
 	draining atomic.Bool
+	closed   atomic.Bool     // it takes no new connection of clients any more
+	hurry    context.Context // ends when a drain is to end at once
+	hurryUp  context.CancelFunc
 
 	cordoning sync.Mutex // held while cordons are applied to the engines beside this agent
 }
@@ -73,6 +77,8 @@ func New(c Config) (*Node, error) {
 		recorder: forward.NewRecorder(256), byName: map[string]*engineagent.Agent{},
 	}
 	n.view = forward.NewView(c.Mesh.Name, n.index)
+	n.memory = newMemory(c.MemoryLimit, n.log, n.registry)
+	n.hurry, n.hurryUp = context.WithCancel(context.Background())
 	n.registerMetrics()
 	for _, build := range []func() error{n.buildEngines, n.buildAgreed, n.buildMesh, n.buildIngress, n.buildSpread, n.listen} {
 		if err := build(); err != nil {
@@ -148,7 +154,7 @@ func (n *Node) buildIngress() error {
 	c := n.config.Forward
 	c.Agent, c.View, c.Index, c.Peers = n.config.Mesh.Name, n.view, n.index, peers{n.mesh}
 	c.Logger, c.Registerer, c.Record = n.log.With("component", "forward"), n.registry, n.recorder.Record
-	c.Transport = n.config.Transport
+	c.Transport, c.ShortOfMemory = n.config.Transport, n.memory.short.Load
 	for i, a := range n.agentsOf {
 		e := n.config.Engines[i]
 		c.Engines = append(c.Engines, forward.LocalEngine{
@@ -210,7 +216,8 @@ func (n *Node) DebugAddr() net.Addr {
 // QUICAddr returns the address that other agents join at.
 func (n *Node) QUICAddr() string { return n.mesh.QUICAddr().String() }
 
-// Run serves until ctx ends or a part fails, then stops in order. It returns the first failure, nil when ctx ended.
+// Run serves until ctx ends or a part fails, then stops in order. It returns the first failure; nil when ctx ended, and what
+// ran then has ended by itself or had its time.
 func (n *Node) Run(ctx context.Context) error {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -222,7 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.teller.AnnounceToSelf()
 	servers := n.servers()
 	for _, s := range servers {
-		g.Go(s.serve)
+		g.Go(func() error { return n.unlessDrained(s.serve()) })
 	}
 	g.Go(func() error { return n.mesh.Run(run) })
 	g.Go(func() error { return n.teller.Run(run) })
@@ -230,10 +237,12 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.agreement.run(run) })
 	g.Go(func() error { return n.followChanges(run, n.agreement.group) })
 	g.Go(func() error { return n.watch(run) })
+	g.Go(func() error { return n.memory.run(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
+	var cut error
 	select {
 	case <-ctx.Done():
-		n.drain(servers[0])
+		cut = n.drain()
 	case <-run.Done():
 	}
 	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see
@@ -241,39 +250,8 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	err := n.stop(servers)
 	stop()
-	return errors.Join(err, g.Wait(), n.Close())
+	return errors.Join(cut, err, g.Wait(), n.Close())
 }
-
-// drainGrace is how long a draining agent still takes connections: clients and load balancers that look at readyz once a
-// second find out before they meet a closed port. What comes goes to other engines.
-const drainGrace = time.Second
-
-// drain makes this agent unready, tells the peers that its engines take nothing new, takes no new connection after a
-// moment, and waits for what runs: requests of its own clients and of peers.
-func (n *Node) drain(ingress server) {
-	n.draining.Store(true)
-	n.agreement.applyCordons(time.Now())
-	n.teller.Changed()
-	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
-	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
-	defer cancel()
-	select {
-	case <-time.After(drainGrace):
-	case <-ctx.Done():
-	}
-	err := ingress.Shutdown(ctx)
-	for n.serving.Load() > 0 && ctx.Err() == nil {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if active, _ := n.ingress.Active(); err != nil || active > 0 || n.serving.Load() > 0 {
-		n.log.Warn("drain deadline passed: requests are cut", "requests", active, "peer_streams", n.serving.Load())
-		n.ingress.Cut()
-		time.Sleep(cutGrace)
-	}
-}
-
-// cutGrace is how long the clients of cut requests have to take their error event.
-const cutGrace = 200 * time.Millisecond
 
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second

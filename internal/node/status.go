@@ -39,6 +39,7 @@ type Counters struct {
 	InFlight    int            `json:"in_flight"`    // requests taken in by this agent
 	Waiting     int            `json:"waiting"`      // of those, held because all engines are full
 	PeerStreams int            `json:"peer_streams"` // requests of peers on the engines beside this agent
+	BodyBytes   int64          `json:"body_bytes"`   // of request bodies that are held, of clients and of peers
 	Booked      map[string]int `json:"booked"`       // by engine beside this agent: requests booked
 }
 
@@ -128,7 +129,7 @@ func (n *Node) refusals() []RefusalStatus {
 }
 
 func (n *Node) counters() Counters {
-	c := Counters{PeerStreams: int(n.serving.Load()), Booked: map[string]int{}}
+	c := Counters{PeerStreams: int(n.serving.Load()), BodyBytes: n.ingress.BodyBytes(), Booked: map[string]int{}}
 	c.InFlight, c.Waiting = n.ingress.Active()
 	for name, a := range n.byName {
 		c.Booked[name] = a.Booked()

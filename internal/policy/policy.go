@@ -70,7 +70,7 @@ func readable(err error) error {
 }
 
 // reservedFields are of a later version. They are not unknown: whoever writes them should hear why they do nothing.
-var reservedFields = []string{"continue", "hedge", "priority", "queue_limit", "queue_timeout"}
+var reservedFields = []string{"hedge", "priority", "queue_limit", "queue_timeout"}
 
 // aliases returns an error for each alias: a few of them can make a small text large.
 func aliases(file *ast.File) []error {

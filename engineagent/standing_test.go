@@ -26,8 +26,8 @@ func learnSpeed(t *testing.T, a *Agent) {
 	t.Helper()
 	a.book.update(func(b *book.Book) {
 		e := &book.Entry{Value: &Booking{turn: make(chan struct{})}}
-		b.Counts(true)
 		now := time.Now()
+		b.Counts(true, false, now)
 		b.Book(e, book.Work{New: engine.DefaultPrefillRate}, now)
 		b.LearnPrefill(e, book.Work{New: engine.DefaultPrefillRate}, 0, true)
 		b.Next(now)

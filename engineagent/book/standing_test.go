@@ -109,7 +109,7 @@ func (s *stage) accept(name string, args []string) string {
 	if reason := s.Refusal(ask, s.now); reason != "" {
 		return string(reason)
 	}
-	s.rig.book(name, Work{New: s.prefill(args[0]), Whole: slices.Contains(args, "whole")})
+	s.book(name, Work{New: s.prefill(args[0]), Whole: slices.Contains(args, "whole")})
 	s.look()
 	return s.word()
 }

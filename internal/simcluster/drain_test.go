@@ -12,8 +12,9 @@ import (
 	"github.com/kvmesh/kvmesh/internal/simengine"
 )
 
-// epic is an engine whose answers take 7 to 20 minutes.
-var epic = engineWith(func(_ int, c *simengine.Config) { c.AnswerTokens, c.Speed = 40, 0.001 })
+// epic is an engine whose answers take 7 to 20 minutes, and their first tokens a few seconds: one that is much slower than engines can
+// be is stuck.
+var epic = engineWith(func(_ int, c *simengine.Config) { c.AnswerTokens, c.Speed = 400, 0.01 })
 
 // patient makes agents wait for streams for half an hour when they stop.
 func patient(_ int, c *node.Config) { c.DrainTimeout = 30 * time.Minute }

@@ -235,8 +235,8 @@ func (a *answer) firstToken() time.Time {
 }
 
 // fail tells the client of an error: as an answer when nothing has gone out, as an event in a stream that has begun,
-// and by cutting the connection where there is no other way to say that the answer is not complete.
-func (a *answer) fail(e *openai.Error) {
+// and by cutting the connection where there is no other way to say that the answer is not complete. After is as for writeError.
+func (a *answer) fail(e *openai.Error, after time.Duration) {
 	a.out.Lock()
 	defer a.out.Unlock()
 	a.mu.Lock()
@@ -245,7 +245,7 @@ func (a *answer) fail(e *openai.Error) {
 	a.mu.Unlock()
 	switch {
 	case !wrote:
-		writeError(a.w, a.route, e)
+		writeError(a.w, a.route, e, after)
 	case events:
 		_ = a.writeLocked(openai.ErrorEvent(a.route, e))
 	default:

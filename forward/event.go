@@ -26,6 +26,7 @@ type Event struct {
 	PromptTokens  int             `json:"prompt_tokens,omitempty"` // as the engine reports
 	CachedTokens  *int            `json:"cached_tokens,omitempty"` // as the engine reports; absent when it does not
 	Decision      time.Duration   `json:"decision_ns"`
+	Waited        time.Duration   `json:"waited_ns,omitempty"` // for an engine, because all were full
 	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`

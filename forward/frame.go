@@ -339,7 +339,7 @@ type verdict struct {
 var reasons = []string{
 	"", "unknown", "down", "draining", "full", "generation", "queue", "ejected", "body_budget", "deadline", "loop", "memory", // bounces
 	"not_allowed", "cannot_continue", // bounces for good
-	"truncated_body", "refused", "reset", "bad_event", "truncated", "stuck", "stream_error", reasonStopped, // failures
+	"truncated_body", "refused", "reset", "bad_event", "truncated", "stream_error", "stuck", reasonStopped, // failures
 }
 
 func knownReason(s string) string {

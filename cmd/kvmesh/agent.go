@@ -48,7 +48,8 @@ type agentCmd struct {
 	BodyBudget      int64         `help:"Most bytes of all request bodies held at once; by default 512 MiB, with a memory limit a quarter of it if that is less." placeholder:"BYTES"`
 	MemoryLimit     int64         `help:"Bytes of memory that this agent may use; new requests get 503 when it nears them. By default the limit of its control group, if it has one." placeholder:"BYTES"`
 	QueueLimit      int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
-	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
+	QueueBytes      int64         `help:"Most bytes of their bodies, which are among those of body-budget." default:"268435456"`
+	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full, unless its class says otherwise." default:"10s"`
 	Timeout         time.Duration `help:"Longest duration of a request." default:"30m"`
 	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop; then they are cut. Whoever kills must wait some seconds longer." default:"25s"`
 	DrainGrace      time.Duration `help:"How long connections are still taken at a stop: longer than load balancers take to see that readyz says no." default:"5s"`
@@ -117,7 +118,7 @@ func (c *agentCmd) node() (node.Config, error) {
 		n.MemoryLimit = node.MemoryLimit(os.DirFS("/"))
 	}
 	n.Forward.BodyBudget = c.bodyBudget(&n)
-	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
+	n.Forward.QueueLimit, n.Forward.QueueBytes, n.Forward.QueueTimeout = c.QueueLimit, c.QueueBytes, c.QueueTimeout
 	n.Forward.Timeout, n.Forward.Explain, n.Forward.Zone = c.Timeout, c.Explain, c.Zone
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Join = c.MeshID, c.Name, c.Join
 	n.Mesh.QUICBind, n.Mesh.QUICAdvertise = c.QUICBind, c.QUICAdvertise

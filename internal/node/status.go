@@ -27,6 +27,7 @@ type Status struct {
 	Agents     []AgentStatus   `json:"agents"`
 	Engines    []EngineStatus  `json:"engines"`
 	Classes    []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
+	Queues     []QueueStatus   `json:"queues"`  // of models whose engines are all full
 	Refusals   []RefusalStatus `json:"refusals"`
 	Doubts     []forward.Doubt `json:"doubts"`      // what peers told and is not believed
 	GossipKeys mesh.GossipKeys `json:"gossip_keys"` // fingerprints
@@ -82,6 +83,9 @@ type EngineStatus struct {
 // ClassStatus is one class of the policy.
 type ClassStatus = forward.ClassStatus
 
+// QueueStatus is what waits at this agent for one model.
+type QueueStatus = forward.QueueStatus
+
 // RefusalStatus is one peer that was refused, or refused this agent, for one reason.
 type RefusalStatus struct {
 	Time   time.Time `json:"time"`  // the last time
@@ -99,7 +103,7 @@ func (n *Node) Status() Status {
 		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
-		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Queues: n.ingress.Queues(), Refusals: n.refusals(),
 		Doubts: n.ingress.Doubts(), GossipKeys: n.mesh.GossipKeys(), Agreed: n.agreement.status(now), Notes: n.notes(),
 	}
 	return s

@@ -191,8 +191,8 @@ func (b *Booking) FirstContent() {
 	}
 }
 
-// errStuck is the cause of requests that are given up because their engine accepted them and does not answer.
-var errStuck = errors.New("engine accepts and does not answer")
+// errGivenUp is the cause of requests that are given up because their engine accepted them and does not answer.
+var errGivenUp = errors.New("engine accepts and does not answer")
 
 // GivenUp returns a context that ends when the engine is found stuck while nothing of the answer has come. What comes after that
 // is not to be used: the request is tried elsewhere.

@@ -60,7 +60,7 @@ func TestRequestsOfAStuckEngineAreGivenUp(t *testing.T) {
 		time.Sleep(11 * time.Second) // 4 × 1 s and 10 s from the hand-over; the second one was handed over meanwhile, or was not
 		synctest.Wait()
 		for name, b := range map[string]*Booking{"first": first, "queued": queued} {
-			if !errors.Is(context.Cause(b.GivenUp()), errStuck) {
+			if !errors.Is(context.Cause(b.GivenUp()), errGivenUp) {
 				t.Errorf("%s is not given up", name)
 			}
 			b.FirstContent() // too late

@@ -233,7 +233,7 @@ func (x *exchange) ask(agent string, k *call, patience int, l *lane) (ending, er
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.leaveRoom(l.Flags&engine.Full == 0)
+		x.leaveRoom(l.Flags&(engine.Full|engine.Ejected) == 0)
 	}
 }
 

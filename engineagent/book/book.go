@@ -40,6 +40,7 @@ type Book struct {
 	slowed   pace // those for which the engine was ejected as slow
 	answers  answers
 	standing standing
+	given    []*Entry // given up, until Judge tells
 	wasUp    bool
 }
 

@@ -66,21 +66,20 @@ func (b *Book) JudgeAt(now time.Time) (at time.Time, ok bool) {
 	return l.stuck, ok && !l.whole // else when the engine has told its counts
 }
 
-// Judge returns the entries that are to be given up, since the engine accepts and does not answer: nothing came of them,
-// and nothing of what comes later may be used. Those that wait with the owner are among them. They count until they are ended.
+// Judge returns the entries that are to be given up: those of which nothing came when the engine was found stuck, and nothing
+// of what comes later may be used; and those that wait with the owner when it is ejected. They count until they are ended. It
+// is to be called before Next, after each change.
 func (b *Book) Judge(now time.Time) []*Entry {
 	b.advance(now)
 	l, ok := b.limits()
-	if !b.cfg.Judge || !ok || !l.passed(&b.silence, now) {
-		return nil
+	if b.cfg.Judge && ok && l.passed(&b.silence, now) {
+		if s := &b.standing; s.state != standingEjected || s.trial != nil || !now.Before(s.until) {
+			b.eject(CauseStuck, now)
+		}
+		b.spill(b.silence.giveUp(now, now.Sub(l.since)))
 	}
-	if s := &b.standing; s.state != standingEjected || s.trial != nil || !now.Before(s.until) {
-		b.eject(CauseStuck, now)
-	}
-	given := append(b.silence.giveUp(now, now.Sub(l.since)), b.ledger.queue...)
-	for _, e := range given {
-		e.givenUp = true
-	}
+	given := b.given
+	b.given = nil
 	return given
 }
 
@@ -107,9 +106,21 @@ func (b *Book) Returned(now time.Time) {
 	b.standing.enter(standingReturning, b.ledger.booked, now)
 }
 
+// eject gives what waits with the owner to others; what comes again nevertheless has nowhere else to go.
 func (b *Book) eject(why Cause, now time.Time) {
 	b.forgive()
+	if b.standing.state != standingEjected {
+		b.spill(b.ledger.queue)
+	}
 	b.standing.eject(why, b.ledger.booked, now)
+}
+
+// spill gives entries up.
+func (b *Book) spill(entries []*Entry) {
+	for _, e := range entries {
+		e.givenUp = true
+	}
+	b.given = append(b.given, entries...)
 }
 
 // forgive forgets what was measured of how the engine is now.

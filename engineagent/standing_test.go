@@ -167,6 +167,25 @@ func TestEngineThatFailsIsTriedAndReturns(t *testing.T) {
 	})
 }
 
+func TestQueueOfAnEjectedEngineGoesElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := upAgent(t, nil)
+		var q turns
+		head, waits := mustAdmit(t, a, stream(time.Second)), mustAdmit(t, a, stream(time.Second))
+		q.wait(t.Context(), "waits", waits)
+		for range 5 {
+			mustAdmit(t, a, stream(time.Minute)).Finish(Outcome{Failed: true})
+		}
+		q.want(t, "ejected", "[waits: "+errGivenUp.Error()+"]")
+		waits.Finish(Outcome{})
+		if head.GivenUp().Err() != nil {
+			t.Error("what is with the engine is given up as well")
+		}
+		head.Finish(Outcome{})
+		wantIdle(t, a)
+	})
+}
+
 func TestRefusalsAndClientsThatLeaveAreNoFailures(t *testing.T) {
 	a := upAgent(t, nil)
 	for range 40 {

@@ -39,10 +39,10 @@ func checkSDK(ctx context.Context, h *harness) error {
 	if err != nil {
 		return err
 	}
-	defer m.close()
-	ingress, owner := m.agents[0], m.agents[1]
-	ingress.engine.Kill()
-	if err := m.awaitState(ingress, ingress.engineID(), "down"); err != nil {
+	defer m.Close()
+	ingress, owner := m.Agents[0], m.Agents[1]
+	ingress.EngineProcess.Kill()
+	if err := m.awaitState(ingress, ingress.EngineID(), "down"); err != nil {
 		return err
 	}
 	for _, c := range clients {
@@ -66,7 +66,7 @@ func (m *testMesh) awaitState(a *agent, id, state string) error {
 }
 
 func (h *harness) compareSDK(ctx context.Context, c sdkClient, ingress, owner *agent) error {
-	direct := "http://" + owner.engineAddr + "/v1"
+	direct := "http://" + owner.Engine + "/v1"
 	if _, err := c.run(ctx, direct); err != nil { // warms the cache, so that cached tokens agree from here on
 		return err
 	}
@@ -74,11 +74,11 @@ func (h *harness) compareSDK(ctx context.Context, c sdkClient, ingress, owner *a
 	if err != nil {
 		return err
 	}
-	got, err := c.run(ctx, "http://"+ingress.http+"/v1")
+	got, err := c.run(ctx, "http://"+ingress.HTTP+"/v1")
 	if err != nil {
 		return err
 	}
-	h.sdkFigures(c.name, owner.engineID(), want, got)
+	h.sdkFigures(c.name, owner.EngineID(), want, got)
 	return nil
 }
 

@@ -129,10 +129,13 @@ func (m *Mesh) StartEngine(a *Agent) (err error) {
 func (m *Mesh) StartAgent(a *Agent) (err error) {
 	args := []string{
 		"agent", "--mesh-id", meshID, "--name", a.Name, "--certs", m.file("certs"), "--engine", engineName + "=http://" + a.Engine,
-		"--http", a.HTTP, "--quic-bind", a.QUIC, "--gossip-bind", a.Gossip, "--debug", a.Debug, "--debug-token-file", m.file("token"),
+		"--http", a.HTTP, "--quic-bind", a.QUIC, "--gossip-bind", a.Gossip, "--debug", a.Debug,
 	}
 	for _, seed := range m.Agents {
 		args = append(args, "--join", seed.QUIC)
+	}
+	if m.config.Net != nil {
+		args = append(args, "--debug-token-file", m.file("token"))
 	}
 	if m.config.Policy != "" {
 		args = append(args, "--policy", m.file("policy.yaml"))

@@ -88,6 +88,11 @@ func (a *Agent) noteCountersLocked(r *reading, kind engine.Kind) {
 	a.book.update(func(b *book.Book) { b.Counts(tells, worked, a.cfg.Now()) })
 }
 
+// noteBlind says that an engine which answers otherwise does not tell what it has computed.
+func (a *Agent) noteBlind() {
+	a.book.update(func(b *book.Book) { b.Counts(false, false, a.cfg.Now()) })
+}
+
 // noteUnread says that a round brought no reading. never says that the engine answered and has none to give.
 func (a *Agent) noteUnread(never bool) {
 	a.mu.Lock()

@@ -112,6 +112,36 @@ func TestEngineWhoseCountersGrowIsNotStuck(t *testing.T) {
 	})
 }
 
+func TestEngineThatTellsNoCountersIsGivenMoreTime(t *testing.T) {
+	for name, x := range map[string]struct {
+		after time.Duration
+		ill   func(*fakeEngine)
+	}{
+		"its metrics fail": {30 * time.Second, func(f *fakeEngine) { f.stall("/metrics", true) }},
+		"nothing answers":  {10 * time.Second, func(f *fakeEngine) { f.set(hanging) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeEngine()
+				f.report(metricsPage(1, 0, 0, 100) + "vllm:generation_tokens_total{engine=\"0\"} 7\n")
+				a := newAgent(t, testConfig(f))
+				stop := follow(t, a)
+				time.Sleep(5 * time.Second)
+				learnSpeed(t, a)
+				x.ill(f)
+				b := mustAdmit(t, a, stream(time.Millisecond))
+				begun := time.Now()
+				<-b.GivenUp().Done()
+				if took := time.Since(begun); took < x.after || took > x.after+time.Second {
+					t.Errorf("given up after %v", took)
+				}
+				b.Finish(Outcome{Failed: true})
+				stop()
+			})
+		})
+	}
+}
+
 func TestWhatRunsOnAStuckEngineIsGivenUpLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := upAgent(t, nil)

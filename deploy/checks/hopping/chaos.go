@@ -29,6 +29,8 @@ const (
 	// restLimit is within what time a mesh must be whole and at rest after the last fault: longer than a frozen engine needs
 	// to be believed again.
 	restLimit = time.Minute
+	// In a short run faults must come that break streams.
+	shortLength, shortSeed = 12 * time.Second, 5
 	// goroutineSlack is for connections that come and go by themselves.
 	goroutineSlack = 12
 )
@@ -53,15 +55,15 @@ func checkCuts(ctx context.Context, h *check.Harness) error {
 }
 
 func inNamespaces(ctx context.Context, h *check.Harness, mode string, length time.Duration) error {
-	if h.Short {
-		length = 8 * time.Second
-	}
-	if *lengthFlag > 0 {
-		length = *lengthFlag
-	}
 	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64N(1_000_000)
+	}
+	if h.Short {
+		length, seed = shortLength, shortSeed
+	}
+	if *lengthFlag > 0 {
+		length = *lengthFlag
 	}
 	return lab.InNamespaces(ctx, h, mode, fmt.Sprint(seed), length.String(), *faultsFlag)
 }
@@ -259,7 +261,7 @@ func (c *chaos) settle(ctx context.Context) (left []string, err error) {
 		return nil, err
 	}
 	left = c.mesh.Left(ctx, restLimit)
-	const idleConnections = 6 * time.Second // to engines are closed by then
+	const idleConnections = 5 * time.Second // to engines are closed by then
 	pause(ctx, idleConnections)
 	return left, ctx.Err()
 }

@@ -212,8 +212,9 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		return ending{}, &failure{"truncated_body", err}
 	}
 	if c.Continues {
-		if b = continuing(c, b); b == nil {
-			return ending{}, &failure{"truncated_body", errNoContinuation}
+		if b = o.continuing(ctx, &e, c, b); b == nil {
+			outcome.Failed = false
+			return ending{}, &bounce{verdict{Reason: "cannot_continue", Load: e.Booker.Load()}}
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

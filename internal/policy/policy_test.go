@@ -30,6 +30,7 @@ classes:
     queue_limit: 100
     queue_bytes: 1000000
     queue_timeout: 1m30s
+    continue: true
   - name: documents
     match: {model: big, min_tokens: 20000}
     strategy: prefix
@@ -46,7 +47,7 @@ func TestWholePolicyIsRead(t *testing.T) {
 			{
 				Name: "chat", Strategy: forward.StrategySession, SessionHeader: "x-chat",
 				Match:      forward.Match{Path: "/v1/chat/completions", Header: map[string]string{"x-team": "support"}},
-				WaitWeight: 2, OverlapCandidates: 4, RandomCandidates: 8, Probes: 5,
+				WaitWeight: 2, OverlapCandidates: 4, RandomCandidates: 8, Probes: 5, Continue: true,
 				Priority: -3, QueueLimit: 100, QueueBytes: 1_000_000, QueueTimeout: 90 * time.Second,
 			},
 			{

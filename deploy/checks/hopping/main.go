@@ -20,6 +20,7 @@ func checks() []check.Check {
 	return []check.Check{
 		{Name: "calm", Run: checkCalm, Limit: 5 * time.Minute, Short: true},
 		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},
+		{Name: "hedge", Run: checkHedge, Limit: 10 * time.Minute},
 		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute},
 		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute, Short: true},
 	}

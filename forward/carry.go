@@ -47,9 +47,12 @@ func (x *exchange) carry() error {
 	}
 }
 
-// others reports whether an engine other than id is left to try.
+// others reports whether an engine other than id is left to try, or to wait for because it is full.
 func (x *exchange) others(id engine.ID) bool {
-	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
+	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool {
+		c.Load.Flags &^= engine.Full
+		return c.ID != id && c.Eligible()
+	})
 }
 
 // untried appends the engines of the model that have not failed this request to all.
@@ -220,7 +223,7 @@ func (x *exchange) begin(t *attempt) *attempt {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.amend(k)
-	t.expected = time.Duration((c.Load.QueuedSeconds + c.NewSeconds(&x.q)) * float64(time.Second))
+	t.expected = c.expected(&x.q)
 	t.lane = x.answer.lane(x.ctx, lane{
 		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(t), part: x.thread.newPart(),
 	})

@@ -308,19 +308,11 @@ func (x *exchange) generate(route openai.Route) {
 		x.refuse(route, bad)
 		return
 	}
-	parsed := time.Now()
-	request, err := x.policy.limits.Parse(route, body)
-	if err != nil {
-		x.refuse(route, asError(err))
+	if bad := x.read(route, body); bad != nil {
+		x.refuse(route, bad)
 		return
 	}
-	x.request, x.event.Model = request, request.Model
-	if !x.resolve() {
-		x.refuse(route, unknownModel(request.Model, x.g.View.Models()))
-		return
-	}
-	x.keys()
-	x.event.Decision = time.Since(parsed)
+	request := x.request
 	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
@@ -328,6 +320,22 @@ func (x *exchange) generate(route openai.Route) {
 		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
 	}
 	x.serve(request)
+}
+
+// read parses a body, and finds its model, its keys and its class.
+func (x *exchange) read(route openai.Route, body []byte) *openai.Error {
+	start := time.Now()
+	request, err := x.policy.limits.Parse(route, body)
+	if err != nil {
+		return asError(err)
+	}
+	x.request, x.event.Model = request, request.Model
+	if !x.resolve() {
+		return unknownModel(request.Model, x.g.View.Models())
+	}
+	x.keys()
+	x.event.Decision = time.Since(start)
+	return nil
 }
 
 // serve carries the request to engines until one has answered, within the time limit.

@@ -47,9 +47,7 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help, Buckets: buckets}
 	}
-	reg.MustRegister(&waitingByClass{g, prometheus.NewDesc(prometheus.BuildFQName(ns, sub, "waiting_requests"),
-		"Requests held here because every engine of their model is full, by class of the policy. "+
-			"Worry when it stays above zero: the mesh is too small for its load.", []string{"class"}, nil)})
+	reg.MustRegister(newWaitingByClass(g))
 	f.NewGaugeFunc(gauge("body_bytes", "Bytes of request bodies held, of clients and of peers. Worry near the byte budget."),
 		func() float64 { return float64(g.bodies.held.Load()) })
 	return &metrics{

@@ -119,7 +119,7 @@ func (x *hedge) play(ctx context.Context, period time.Duration) (hedged, plain [
 func (x *hedge) figures(hedged, plain []served, counted func(result string) float64) {
 	f := x.h.Figures
 	f.Zero("hedge_client_errors", float64(failed(hedged)+failed(plain)), "of %d streams; an engine that pauses is none", len(hedged)+len(plain))
-	a, b := firsts(hedged), firsts(plain)
+	a, b := ttfts(hedged), ttfts(plain)
 	f.AtMost("hedge_ttft_p99", quantile(a, 0.99)/quantile(b, 0.99), 0.8,
 		"the 99th percentile of the time to the first token with hedging, %.0f ms, as a share of that without, %.0f ms, while one engine of "+
 			"four pauses for %v at a time, every %v on the mean; the median is %.0f and %.0f ms",
@@ -141,8 +141,8 @@ func failed(all []served) (n int) {
 	return n
 }
 
-// firsts are the times to the first token.
-func firsts(all []served) (times []time.Duration) {
+// ttfts are the times to the first token.
+func ttfts(all []served) (times []time.Duration) {
 	for _, s := range all {
 		if s.err == nil {
 			times = append(times, s.ttft)

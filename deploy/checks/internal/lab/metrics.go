@@ -59,3 +59,12 @@ func has(x *dto.Metric, labels []string) bool {
 	}
 	return true
 }
+
+// Total adds up what was observed by a histogram, over all series.
+func (m Metrics) Total(name string) float64 {
+	sum := 0.0
+	for _, x := range m[name].GetMetric() {
+		sum += x.GetHistogram().GetSampleSum()
+	}
+	return sum
+}

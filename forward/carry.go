@@ -223,7 +223,7 @@ func (x *exchange) begin(t *attempt) *attempt {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.amend(k)
-	t.expected = time.Duration((c.Load.QueuedSeconds + c.NewSeconds(&x.q)) * float64(time.Second))
+	t.expected = c.expected(&x.q)
 	t.lane = x.answer.lane(x.ctx, lane{
 		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(t), part: x.thread.newPart(),
 	})

@@ -41,9 +41,11 @@ type answer struct {
 	skipNotFound bool
 	onContent    func() // called once, when the first lane claims the answer, with mu held
 
-	out sync.Mutex // held while something is written; taken before mu
-	w   http.ResponseWriter
-	rc  *http.ResponseController
+	out   sync.Mutex // held while something is written; taken before mu
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	http2 bool      // it is a stream of a connection
+	armed time.Time // when the write deadline was set; zero while there is none
 
 	mu      sync.Mutex        // never held while something is written: a client may be slow
 	open    []*lane           // that run
@@ -65,10 +67,11 @@ func newAnswer(w http.ResponseWriter, route openai.Route, stream bool) *answer {
 	return a
 }
 
-// close ends the comments. No byte is written by a afterwards unless its other methods are called.
+// close ends the comments and lifts the write deadline: the connection may serve other requests. No byte is written by a afterwards unless its other methods are called.
 func (a *answer) close() {
 	a.out.Lock()
 	defer a.out.Unlock()
+	a.disarmLocked()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timer != nil {
@@ -191,17 +194,36 @@ func (a *answer) writeHead(h *head) {
 
 // writeLocked needs out.
 func (a *answer) writeLocked(b []byte) error {
-	// Over HTTP/2 the deadline is a timer of the stream and not of the write, so it is lifted afterwards.
-	_ = a.rc.SetWriteDeadline(time.Now().Add(writeDeadline))
-	defer func() { _ = a.rc.SetWriteDeadline(time.Time{}) }()
+	a.armLocked()
 	_, err := a.w.Write(b)
 	if err == nil {
 		err = a.rc.Flush()
+	}
+	if a.http2 {
+		a.disarmLocked()
 	}
 	if err != nil {
 		return errors.Join(errClient, err)
 	}
 	return nil
+}
+
+// armLocked gives the client its time for what is written now, give or take the eighth part: to set a deadline for each event
+// costs more than it is worth. Over HTTP/2 it is a timer of the stream and not of the write, so it is set and lifted each time.
+// It needs out.
+func (a *answer) armLocked() {
+	if now := time.Now(); now.Sub(a.armed) > writeDeadline/8 {
+		a.armed = now
+		_ = a.rc.SetWriteDeadline(now.Add(writeDeadline))
+	}
+}
+
+// disarmLocked needs out.
+func (a *answer) disarmLocked() {
+	if !a.armed.IsZero() {
+		a.armed = time.Time{}
+		_ = a.rc.SetWriteDeadline(time.Time{})
+	}
 }
 
 // started reports whether content has gone to the client.

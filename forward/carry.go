@@ -391,6 +391,7 @@ func (x *exchange) lookUp(route openai.Route) {
 	defer cancel()
 	x.ctx, x.request = ctx, &openai.Request{Route: route}
 	x.answer = newAnswer(x.w, route, false)
+	x.answer.http2 = x.r.ProtoMajor > 1
 	x.answer.skipNotFound = true
 	defer x.answer.close()
 	engines, complete := x.reachable()

@@ -311,6 +311,7 @@ func (x *exchange) serve(request *openai.Request) {
 	defer context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })()
 	x.ctx = ctx
 	x.answer = newAnswer(x.w, request.Route, request.Stream)
+	x.answer.http2 = x.r.ProtoMajor > 1
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
 	defer x.answer.close()

@@ -115,9 +115,7 @@ func (a *Agent) askIDsLocked(b *Booking, ad *Admission) {
 		return
 	default:
 		stream := ad.Traits.Has(openai.TraitStream)
-		fields := slices.DeleteFunc(a.capability.ask(a.engine.Kind, ad.Route, stream), func(f string) bool {
-			return a.teaching.refused[cell{ad.Route, stream, f}]
-		})
+		fields := a.fieldsLocked(ad.Route, stream)
 		l.ask.Fields = fields
 		l.offPath = len(fields) == 0 && a.rendersLocked(ad)
 		if len(fields) == 0 && !l.offPath {
@@ -160,6 +158,22 @@ const streamOptions = "stream_options"
 
 // Ask returns what is to be added to the request so that its answer teaches.
 func (b *Booking) Ask() openai.Ask { return b.lessons.ask }
+
+// AskTokens returns what is to be added to a streamed request so that its answer has the ids of the prompt and of each token;
+// nothing where the engine does not tell them.
+func (b *Booking) AskTokens() openai.Ask {
+	a := b.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return openai.Ask{Fields: a.fieldsLocked(b.lessons.route, true), Style: a.capability.style(a.engine.Kind)}
+}
+
+// fieldsLocked returns the fields for token ids that the engine takes on a route.
+func (a *Agent) fieldsLocked(route openai.Route, stream bool) []string {
+	return slices.DeleteFunc(a.capability.ask(a.engine.Kind, route, stream), func(f string) bool {
+		return a.teaching.refused[cell{route, stream, f}]
+	})
+}
 
 // AskRefused says that the engine refused the request for a field that was added. It is not added there again.
 func (b *Booking) AskRefused(field string) {

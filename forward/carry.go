@@ -15,35 +15,31 @@ import (
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
 
-// maxAttempts bounds the search for an engine. Engines that failed are not tried again; peers that only missed their
-// accept are, with more patience each round.
-const maxAttempts = 8
-
 // carry decides and tries engines until one has answered. The error is nil once the answer is complete.
 func (x *exchange) carry() error {
 	c := x.call()
+	x.g.classes.with(x.class.Name, func(s *classState) { s.retries.request(x.start) })
 	var last error
-	for round := 1; ; round++ {
+	for patience := 1; ; {
 		ranked, err := x.settle()
 		if err != nil {
 			return errors.Join(err, last)
 		}
 		for i := range ranked {
-			final := len(x.event.Attempts) == x.limit()-1 || (i == len(ranked)-1 && !x.others(ranked[i].ID))
-			last = x.attempt(&ranked[i], c, round, final)
-			if last == nil || !x.again(last) || len(x.event.Attempts) == x.limit() {
+			last = x.attempt(&ranked[i], c, patience)
+			if last == nil || !x.again(last) {
 				return last
 			}
+			if !undone(last) { // time has passed: decide anew
+				break
+			}
+		}
+		if undone(last) {
+			patience++
+		} else if err := x.backOff(); err != nil {
+			return errors.Join(err, last)
 		}
 	}
-}
-
-// limit is the most engines to try. What continues a stored response is asked of all: only one of them has it.
-func (x *exchange) limit() int {
-	if x.answer.skipNotFound {
-		return maxLookUps
-	}
-	return maxAttempts
 }
 
 // others reports whether an engine other than id is left to try.
@@ -55,9 +51,11 @@ func (x *exchange) others(id engine.ID) bool {
 // the view hears of it only with heartbeats.
 func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 	all = x.g.View.Candidates(all, x.request.Model, now)
+	x.mu.Lock()
 	if len(x.failed) > 0 {
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
 	}
+	x.mu.Unlock()
 	for i := range all {
 		if c := &all[i]; c.State == Own {
 			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
@@ -68,7 +66,7 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 
 // settle decides; while nothing can be chosen because all are full, it waits in the room.
 func (x *exchange) settle() ([]Candidate, error) {
-	if x.place == nil && x.g.room.busy(x.model) {
+	if x.place == nil && x.retries == 0 && x.g.room.busy(x.model) { // one that was accepted before goes ahead
 		if err := x.enter(); err != nil {
 			return nil, err
 		}
@@ -220,22 +218,25 @@ func passedOn(name string) string {
 	return name
 }
 
-// attempt has one engine serve the request. Last says that no other engine is left to try.
-func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error {
+// attempt has one engine serve the request. Patience multiplies the accept deadline.
+func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second, k.Left = len(x.event.Attempts) > 0, left(x.ctx)
+	k.Second, k.Left = x.begin() > 1, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	l := x.answer.lane(x.ctx, lane{last: last, onAccept: x.onAccept(c.ID), explain: x.explain(c)})
+	x.amend(&k)
+	l := x.answer.lane(x.ctx, lane{
+		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c), part: x.thread.newPart(),
+	})
 	defer l.close()
 	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
 	asked := time.Now()
 	end, err := x.ask(c.ID.Agent(), &k, patience, l)
 	switch {
 	case err != nil:
-	case end.Failed && !last && !l.claims:
+	case end.Failed && l.yields():
 		err = errTryNext
 	default:
 		err = l.end()
@@ -243,6 +244,10 @@ func (x *exchange) attempt(c *Candidate, k call, patience int, last bool) error 
 	x.note(c.ID, l, end, err, asked)
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
 		x.forgetDigest(c)
+	}
+	if x.conclude(err) {
+		x.event.Status = http.StatusOK
+		return nil
 	}
 	return err
 }
@@ -316,6 +321,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		x.exclude(id)
 	case isFailure:
 		result = failed.Reason
+		x.countDeath(result)
 		if end.Load.Seq > 0 { // from the owner: it was not the way to it that failed
 			x.g.View.SetLoad(id, end.Load, now)
 		}
@@ -334,6 +340,8 @@ func passingBounce(reason string) bool {
 }
 
 func (x *exchange) exclude(id engine.ID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.failed == nil {
 		x.failed = map[engine.ID]bool{}
 	}
@@ -341,7 +349,7 @@ func (x *exchange) exclude(id engine.ID) {
 }
 
 func (x *exchange) usage(end ending) {
-	if !end.HasUsage {
+	if !end.HasUsage || x.thread != nil && x.thread.parts > 0 { // a part's prompt is not the client's
 		return
 	}
 	x.event.PromptTokens = end.Usage.PromptTokens
@@ -350,28 +358,13 @@ func (x *exchange) usage(end ending) {
 	}
 }
 
-// again reports whether another engine may be tried: nothing of an answer has gone out and somebody still waits.
-func (x *exchange) again(err error) bool {
-	if x.answer.started() || x.ctx.Err() != nil || errors.Is(err, errClient) || errors.Is(err, errLateStatus) {
-		return false
-	}
-	if errors.Is(err, errNotHere) {
-		return true
-	}
-	if x.request.Stored || x.request.Background { // the body waits for the accept: none, and it was not done
-		_, bounced := errors.AsType[*bounce](err)
-		return bounced || errors.Is(err, errMissed) || errors.Is(err, errUnreached)
-	}
-	return true
-}
-
 // explain returns what sets the explain headers for an attempt at c.
 func (x *exchange) explain(c *Candidate) func(http.Header) {
 	if len(x.policy.explain) == 0 {
 		return nil
 	}
 	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(&x.q))), x.event.Reason
-	if len(x.event.Attempts) > 0 {
+	if x.attempts > 1 {
 		reason = "retry"
 	}
 	named := x.policy.explain
@@ -397,7 +390,7 @@ func (x *exchange) lookUp(route openai.Route) {
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {
-		if err = x.attempt(&engines[i], x.call(), 1, false); err == nil || !x.again(err) {
+		if err = x.attempt(&engines[i], x.call(), 1); err == nil || !x.again(err) {
 			x.finish(err)
 			return
 		}

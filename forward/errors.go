@@ -27,6 +27,13 @@ func writeError(w http.ResponseWriter, route openai.Route, e *openai.Error) {
 	_, _ = w.Write(e.Body(route))
 }
 
+// askToRetry adds to an engine's refusal when the client may come again, unless the engine says so itself.
+func askToRetry(h *head) {
+	if h.Header.Get("Retry-After") == "" && (h.Status == http.StatusTooManyRequests || h.Status == http.StatusServiceUnavailable) {
+		h.Header.Set("Retry-After", strconv.Itoa(retryAfter))
+	}
+}
+
 // asError returns err as the error that the client gets.
 func asError(err error) *openai.Error {
 	if e, ok := errors.AsType[*openai.Error](err); ok {

@@ -29,7 +29,9 @@ type Event struct {
 	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`
-	Candidates    []CandidateInfo `json:"candidates,omitempty"` // of the last decision, best first
+	Continued     int             `json:"continued,omitempty"`     // times that another engine went on with a broken stream
+	NotContinued  string          `json:"not_continued,omitempty"` // why none went on
+	Candidates    []CandidateInfo `json:"candidates,omitempty"`    // of the last decision, best first
 
 	past *past // what it was decided by; nil for requests that were not decided
 }

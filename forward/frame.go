@@ -31,6 +31,7 @@ const (
 	frameContent                      // bytes of the answer from the first content on
 	frameEnd                          // the answer is complete; last
 	frameFail                         // the engine failed; last
+	frameTokens                       // owner → ingress: ids of the prompt, or of the content that the next frame brings
 )
 
 // Limits of the hop. They are checked before anything is allocated.
@@ -139,6 +140,8 @@ type call struct {
 	Second        bool    // a second owner accepts unless down, draining or full
 	Once          bool    // the request must not be done twice: a stored or background response
 	Media         bool    // the prompt's bytes say little of its tokens
+	Tokens        bool    // the ingress wants the answer's token ids: another engine may have to go on with it
+	Continues     bool    // the body is a completion's that goes on with an answer, after the prompt and what there is of it
 	BodySize      int
 
 	// What the owner needs to know to learn from the answer.
@@ -169,7 +172,7 @@ func appendCall(c *call) []byte {
 	if next == nil {
 		next = &cachestate.Prompt{}
 	}
-	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3)
+	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3|flag(c.Tokens)<<4|flag(c.Continues)<<5)
 	b = binary.AppendUvarint(b, uint64(c.BodySize))
 	b = binary.AppendUvarint(b, uint64(c.Traits))
 	b = engine.AppendString(b, c.Model)
@@ -198,6 +201,7 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
 	flags := r.Byte()
 	c.Second, c.Once, c.Media = flags&1 != 0, flags&2 != 0, flags&4 != 0
+	c.Tokens, c.Continues = flags&16 != 0, flags&32 != 0
 	c.BodySize = r.Int(uint64(maxBody))
 	c.Traits = openai.Traits(r.Int(math.MaxUint16))
 	c.Model, c.Salt, c.LoRA = r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes)
@@ -333,7 +337,8 @@ type verdict struct {
 // reasons are the words in which owners bounce and fail. They become labels of metrics, so a peer's other words do not.
 var reasons = []string{
 	"", "unknown", "down", "draining", "full", "generation", "queue", "body_budget", "deadline", "loop", "memory", // bounces
-	"not_allowed", "truncated_body", "refused", "reset", "bad_event", "truncated", // failures
+	"not_allowed", "cannot_continue", // bounces for good
+	"truncated_body", "refused", "reset", "bad_event", "truncated", "stream_error", // failures
 }
 
 func knownReason(s string) string {

@@ -131,7 +131,7 @@ func New(c Config) (*Ingress, error) {
 	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.keyings.Store(&keyings{})
-	g.classes.byName = map[string]*reuse{}
+	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
 	g.Owner = newOwner(&c, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
@@ -176,12 +176,16 @@ type exchange struct {
 	q       Question
 	ranked  []Candidate // of the last decision
 	answer  *answer
-	failed  map[engine.ID]bool
-	broken  bool // the engine's answer ended with an error of its own
+	thread  *thread // nil when its class does not want it continued
+	retries int     // that waited before
+	broken  bool    // the engine's answer ended with an error of its own
 	event   Event
 
-	mu    sync.Mutex
-	place *place // in the wait room, while it has one; guarded by mu while an attempt runs
+	mu       sync.Mutex         // guards what follows while attempts run
+	place    *place             // in the wait room, while it has one
+	failed   map[engine.ID]bool // engines that are not tried again
+	attempts int                // begun
+	deaths   int                // of engines that had the request
 }
 
 // ServeHTTP takes a request in and blocks until its answer is complete.
@@ -294,6 +298,7 @@ func (x *exchange) generate(route openai.Route) {
 	}
 	x.keys()
 	x.event.Decision = time.Since(parsed)
+	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
 		Model: request.Model, Stored: request.Stored, Background: request.Background,
@@ -316,6 +321,7 @@ func (x *exchange) serve(request *openai.Request) {
 	x.answer.onContent = x.body.letGo
 	defer x.answer.close()
 	defer x.leaveRoom()
+	defer x.thread.close()
 	x.finish(x.carry())
 }
 
@@ -399,6 +405,9 @@ func outcomeOf(status int) string {
 func (x *exchange) observe() {
 	e := &x.event
 	e.Total = time.Since(x.start)
+	if x.thread != nil {
+		e.Continued = x.thread.parts
+	}
 	if x.answer != nil {
 		if first := x.answer.firstToken(); !first.IsZero() && e.Status < 400 {
 			e.TTFT = first.Sub(x.start)

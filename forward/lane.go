@@ -21,7 +21,8 @@ type lane struct {
 	stop     context.CancelCauseFunc
 	onAccept func(engine.Load)
 	explain  func(http.Header) // sets the explain headers of the attempt; nil for none
-	last     bool              // no other engine is left: any status goes to the client
+	another  func() bool       // reports whether another engine may answer instead: an error of this one then does not count
+	part     *part             // what is kept, so that another engine can go on; nil for nothing
 
 	top    *head
 	held   []byte
@@ -43,6 +44,9 @@ func (a *answer) lane(ctx context.Context, l lane) *lane {
 
 func (l *lane) close() {
 	l.stop(nil)
+	if l.part != nil && !l.claims {
+		l.part.drop()
+	}
 	l.answer.mu.Lock()
 	defer l.answer.mu.Unlock()
 	l.answer.open = slices.DeleteFunc(l.answer.open, func(o *lane) bool { return o == l })
@@ -57,11 +61,17 @@ func (l *lane) accepted(load engine.Load) error {
 }
 
 func (l *lane) head(h *head) error {
+	if l.part.splices() && (h.Status != http.StatusOK || !isEvents(h)) {
+		return errTryNext
+	}
 	if l.answer.skipNotFound && h.Status == http.StatusNotFound {
 		return errNotHere
 	}
-	if !l.last && l.answer.retryable(h.Status) {
-		return errTryNext
+	if l.answer.retryable(h.Status) {
+		if l.yields() {
+			return errTryNext
+		}
+		askToRetry(h)
 	}
 	if l.explain != nil {
 		l.explain(h.Header)
@@ -70,7 +80,35 @@ func (l *lane) head(h *head) error {
 	return nil
 }
 
+// yields reports whether the answer, an error, is dropped because another engine may answer.
+func (l *lane) yields() bool { return !l.claims && l.another() }
+
+func (l *lane) tokens(t *tokens) error {
+	if l.part != nil {
+		l.part.tokens(t)
+	}
+	return nil
+}
+
 func (l *lane) data(b []byte, content bool) error {
+	if l.part.splices() {
+		if !content {
+			return nil
+		}
+		var err error
+		if b, err = l.part.spliced(b); err != nil || len(b) == 0 {
+			return err
+		}
+	}
+	err := l.pass(b, content)
+	if err == nil && content && l.part != nil {
+		l.part.sent(b)
+	}
+	return err
+}
+
+// pass writes b to the client, or holds it.
+func (l *lane) pass(b []byte, content bool) error {
 	switch {
 	case l.claims:
 		return l.answer.write(nil, b)
@@ -84,6 +122,9 @@ func (l *lane) data(b []byte, content bool) error {
 
 // end writes what is still held: an answer without content.
 func (l *lane) end() error {
+	if l.part.splices() && !l.part.splice.Done() {
+		return &failure{"truncated", errNoEnd}
+	}
 	if l.claims {
 		return nil
 	}
@@ -97,6 +138,9 @@ func (l *lane) claim(b []byte, whole bool) error {
 		return err
 	}
 	l.claims = true
+	if l.part != nil {
+		l.part.begun()
+	}
 	if len(l.held) > 0 {
 		b, l.held = append(l.held, b...), nil
 	}

@@ -22,7 +22,7 @@ func laneOf(t *testing.T) *lane {
 
 func openLane(t *testing.T, a *answer) *lane {
 	t.Helper()
-	l := a.lane(t.Context(), lane{last: true, onAccept: func(engine.Load) {}})
+	l := a.lane(t.Context(), lane{another: func() bool { return false }, onAccept: func(engine.Load) {}})
 	t.Cleanup(l.close)
 	return l
 }

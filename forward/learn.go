@@ -20,14 +20,26 @@ type learner struct {
 	wants  bool             // the prompt's token ids, which the booking gets once
 	strip  *openai.Stripper // nil when nothing was added
 	body   []byte           // of the request, when the token ids are there
+	ids    []uint32         // of the prompt, once they have come, until they are passed on
+	tap    *tap             // nil when the ingress does not get the token ids
+	plain  bool             // the body is not the client's
 }
 
 func newLearner(b Booking, c *call) *learner {
 	ask := b.Ask()
-	return &learner{
-		b: b, route: c.route(), traits: c.Traits, ask: ask.Within(c.Traits),
-		wants: b.WantsPrompt() && !c.Traits.Any(openai.TraitMany|openai.TraitSkipsCache),
+	l := &learner{b: b, route: c.route(), traits: c.Traits, plain: c.Continues}
+	if c.Tokens && c.Traits.Has(openai.TraitStream) {
+		if each := b.AskTokens(); len(each.Fields) > 0 {
+			ask.Fields, ask.Style = each.Fields, each.Style
+			l.tap = &tap{told: c.Continues}
+		}
 	}
+	l.ask = ask.Within(c.Traits)
+	l.wants = b.WantsPrompt() && !c.Continues && !c.Traits.Any(openai.TraitMany|openai.TraitSkipsCache)
+	if len(l.ask.Fields) == 0 {
+		l.tap = nil
+	}
+	return l
 }
 
 // maxRefusal bounds how much of an engine's refusal is read.
@@ -36,7 +48,9 @@ const maxRefusal = 64 << 10
 // send sends the request with what is asked. An engine that refuses that is sent the request as it came, and the client
 // gets its second answer. Only when that one is good was the field at fault: what a client wrote may be named as well.
 func (l *learner) send(body []byte, do func(body []byte) (*http.Response, error)) (*http.Response, error) {
-	l.b.NoteBody(body)
+	if !l.plain {
+		l.b.NoteBody(body)
+	}
 	if l.wants && len(l.ask.Fields) == 0 && l.traits.Any(openai.TraitTokenPrompt|openai.TraitChatIDs) {
 		l.body = body
 	}
@@ -48,7 +62,9 @@ func (l *learner) send(body []byte, do func(body []byte) (*http.Response, error)
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
-		l.strip = openai.NewStripper(l.ask)
+		if l.strip = openai.NewStripper(l.ask); l.tap != nil {
+			l.strip.Watch()
+		}
 		return resp, nil
 	}
 	refusal, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
@@ -57,6 +73,7 @@ func (l *learner) send(body []byte, do func(body []byte) (*http.Response, error)
 		return nil, fmt.Errorf("read refusal: %w", err)
 	}
 	field := l.ask.Refusal(refusal)
+	l.tap = nil
 	if field == "" {
 		resp.Body = joinedBody{io.MultiReader(bytes.NewReader(refusal), resp.Body), resp.Body}
 		return resp, nil
@@ -103,7 +120,12 @@ func (l *learner) event(out, raw []byte) []byte {
 	if l.strip == nil {
 		return append(out, raw...)
 	}
-	return l.strip.Event(out, raw)
+	before := len(out)
+	out = l.strip.Event(out, raw)
+	if l.tap != nil {
+		l.tap.note(l.strip.Noted(), len(out) > before)
+	}
+	return out
 }
 
 // flush appends what is held back of a stream that has ended.
@@ -111,25 +133,62 @@ func (l *learner) flush(out []byte) []byte {
 	if l.strip == nil {
 		return out
 	}
-	return l.strip.Flush(out)
+	before := len(out)
+	out = l.strip.Flush(out)
+	if l.tap != nil {
+		l.tap.note(openai.Noted{}, len(out) > before)
+	}
+	return out
+}
+
+// pass hands events on, before them their token ids where the ingress wants these.
+func (l *learner) pass(out []byte, content bool, to receiver) error {
+	if l.tap == nil || !content {
+		return to.data(out, content)
+	}
+	if len(out) > maxFrame {
+		l.tap.next.Flags |= tokensLost // a frame is to have whole events
+	}
+	if !l.tap.told && l.strip.PromptSize() <= earlyPrompt {
+		if err := l.tap.tellPrompt(l.promptIDs(), to); err != nil {
+			return err
+		}
+	}
+	if err := l.tap.flush(to); err != nil {
+		return err
+	}
+	if err := to.data(out, content); err != nil {
+		return err
+	}
+	if !l.tap.told {
+		return l.tap.tellPrompt(l.promptIDs(), to)
+	}
+	return nil
+}
+
+// promptIDs returns the prompt's token ids once they have come.
+func (l *learner) promptIDs() []uint32 {
+	switch {
+	case l.ids != nil:
+	case l.body != nil:
+		l.ids, l.body = openai.PromptIDs(l.route, l.body), nil
+	case l.strip != nil:
+		l.ids = openai.ParseIDs(l.strip.Prompt())
+	}
+	return l.ids
 }
 
 // learn hands the booking the prompt's token ids once they have come. It is to be called when content of the answer has
 // been passed on: the prompt was computed then, and nobody waits for its first token any more.
 func (l *learner) learn() {
+	if l.wants {
+		begin := time.Now()
+		if ids := l.promptIDs(); len(ids) > 0 {
+			l.wants = false
+			l.b.Learn(ids, time.Since(begin))
+		}
+	}
 	if !l.wants {
-		return
-	}
-	begin := time.Now()
-	var ids []uint32
-	if l.body != nil {
-		ids = openai.PromptIDs(l.route, l.body)
-	} else if l.strip != nil {
-		ids = openai.ParseIDs(l.strip.Prompt())
-	}
-	l.body = nil
-	if len(ids) > 0 {
-		l.wants = false
-		l.b.Learn(ids, time.Since(begin))
+		l.ids = nil
 	}
 }

@@ -31,6 +31,7 @@ type memAgent struct {
 	mesh   *memMesh
 	book   *memBooker
 	engine http.Handler
+	kind   engine.Kind
 	mu     sync.Mutex
 	mute   bool // accepts streams and never answers, and drops datagrams
 
@@ -57,7 +58,7 @@ func (m *memMesh) add(name string) {
 	c := DefaultConfig()
 	c.Agent, c.Index, c.View, c.Peers = name, index, NewView(name, index), a
 	c.Transport = handlerTransport{a}
-	c.Engines = []LocalEngine{{Name: "0", URL: &url.URL{Scheme: "http", Host: name}, APIKey: "engine-key", Booker: a.book}}
+	c.Engines = []LocalEngine{{Name: "0", URL: &url.URL{Scheme: "http", Host: name}, APIKey: "engine-key", Booker: a.book, Kind: func() engine.Kind { return a.kind }}}
 	c.Record = func(e Event) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -268,6 +269,7 @@ type memBooker struct {
 	generation engine.Generation // of the cache; 0 for any
 
 	ask           openai.Ask // of every booking, until one is refused
+	askTokens     openai.Ask // likewise, where the ingress wants them
 	wantsPrompt   bool
 	lessons       [][]uint32
 	refusedFields []string
@@ -370,6 +372,8 @@ func (k *memBooking) Turn(ctx context.Context) error {
 func (k *memBooking) FirstContent() {}
 
 func (k *memBooking) Ask() openai.Ask { return k.b.ask }
+
+func (k *memBooking) AskTokens() openai.Ask { return k.b.askTokens }
 
 func (k *memBooking) AskRefused(field string) {
 	k.b.mu.Lock()

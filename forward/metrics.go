@@ -14,8 +14,10 @@ type metrics struct {
 	requests  *prometheus.CounterVec
 	refused   *prometheus.CounterVec
 	attempts  *prometheus.CounterVec
+	retries   *prometheus.CounterVec
 	decisions *prometheus.CounterVec
 	probes    *prometheus.CounterVec
+	continued *prometheus.CounterVec
 	doubts    *prometheus.CounterVec
 	ttft      *prometheus.HistogramVec
 	decision  prometheus.Histogram
@@ -23,6 +25,8 @@ type metrics struct {
 	promptTok *prometheus.CounterVec
 	cachedTok *prometheus.CounterVec
 	inFlight  prometheus.Gauge
+
+	retryBudget *prometheus.CounterVec
 
 	mu     sync.Mutex
 	models map[string]bool
@@ -51,9 +55,15 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
+		retries: counter("retries_total", "Requests sent to one more engine after one that had them failed, by class of the policy. "+
+			"Worry when they are more than a few in a hundred: engines fail.", "class"),
+		retryBudget: counter("retry_budget_exhausted_total", "Retries not made because their class had as many as its budget allows. "+
+			"Worry about any: more engines fail than the others can make up for.", "class"),
 		decisions: counter("decisions_total", "Decisions by class of the policy and reason: prefix, load, cold, short, hash, only. "+
 			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "class", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
+		continued: counter("continued_total", "Streams that broke, of classes that want them continued, by cause and result: continued by another "+
+			"engine, completed (only the end was missing), impossible, failed. Worry about failed: no engine took over.", "cause", "result"),
 		doubts: counter("doubts_total", "What peers told and cannot be true, so that it counts as unknown. "+
 			"Worry about any: an agent is broken, lies, or is of another version. Status and the log name it.", "what"),
 		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
@@ -84,7 +94,7 @@ func (m *metrics) model(name string) string {
 
 // forgetClass drops the series of a class, so that policies that change do not leave ever more of them.
 func (m *metrics) forgetClass(name string) {
-	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok} {
+	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok, m.retries, m.retryBudget} {
 		v.DeletePartialMatch(prometheus.Labels{"class": name})
 	}
 }

@@ -68,6 +68,9 @@ type Booking interface {
 	// NoteBody shows the body of the request, as the client wrote it, before it is sent. It copies what it keeps, and returns
 	// at once.
 	NoteBody(body []byte)
+	// AskTokens returns what is to be added to a streamed request so that its answer has the ids of the prompt and of each
+	// token; nothing where the engine does not tell them.
+	AskTokens() openai.Ask
 	// WantsPrompt reports whether the prompt's token ids would teach something.
 	WantsPrompt() bool
 	// Learn takes them, and the CPU time that it took to read them.
@@ -144,6 +147,9 @@ type receiver interface {
 	accepted(engine.Load) error
 	head(*head) error
 	data(b []byte, content bool) error
+	// tokens tells the ids of the prompt, or of the content of the next call of data. It keeps nothing of its argument. It is
+	// only called when the call asks for tokens.
+	tokens(*tokens) error
 }
 
 // bounce says that an owner did not accept, or that the engine went down while the request waited for its turn: nothing was
@@ -170,6 +176,9 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	if !ok {
 		return ending{}, &bounce{verdict{Reason: "unknown"}}
 	}
+	if c.Continues && !e.continues(c) {
+		return ending{}, &bounce{verdict{Reason: "cannot_continue", Load: e.Booker.Load()}}
+	}
 	target, ok := engineURL(e.URL, c)
 	if !ok {
 		return ending{}, &bounce{verdict{Reason: "not_allowed", Load: e.Booker.Load()}}
@@ -193,6 +202,11 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	b, err := body()
 	if err != nil {
 		return ending{}, &failure{"truncated_body", err}
+	}
+	if c.Continues {
+		if b = continuing(c, b); b == nil {
+			return ending{}, &failure{"truncated_body", errNoContinuation}
+		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -258,6 +272,7 @@ func (noBooking) Turn(context.Context) error    { return nil }
 func (noBooking) FirstContent()                 {}
 func (noBooking) Finish(Outcome)                {}
 func (noBooking) Ask() openai.Ask               { return openai.Ask{} }
+func (noBooking) AskTokens() openai.Ask         { return openai.Ask{} }
 func (noBooking) AskRefused(string)             {}
 func (noBooking) NoteBody([]byte)               {}
 func (noBooking) WantsPrompt() bool             { return false }
@@ -380,7 +395,12 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 	for {
 		n, err := body.Read(buf)
 		out = out[:0]
+		var late error
 		feedErr := events.Feed(buf[:n], func(e openai.Event) bool {
+			if e.Failed && content && l.tap != nil { // another engine may go on, and then the client need not know
+				late = errStreamFailed
+				return false
+			}
 			out = l.event(out, e.Raw)
 			if content = content || e.Content; content {
 				l.b.FirstContent()
@@ -393,26 +413,30 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 			out = l.flush(out)
 		}
 		if len(out) > 0 {
-			if err := to.data(out, content); err != nil {
+			if err := l.pass(out, content, to); err != nil {
 				return Outcome{Failed: true}, err
 			}
 		}
 		if content {
 			l.learn()
 		}
-		if feedErr != nil {
+		switch {
+		case feedErr != nil:
 			return Outcome{Failed: true}, &failure{"bad_event", feedErr}
-		}
-		if errors.Is(err, io.EOF) {
+		case late != nil:
+			return Outcome{Failed: true}, &failure{"stream_error", late}
+		case errors.Is(err, io.EOF):
 			return finishEvents(events, failed, done)
-		}
-		if err != nil {
+		case err != nil:
 			return Outcome{Failed: true}, &failure{"reset", err}
 		}
 	}
 }
 
-var errNoEnd = errors.New("the stream ended without its last event")
+var (
+	errNoEnd        = errors.New("the stream ended without its last event")
+	errStreamFailed = errors.New("the engine reported an error inside the stream")
+)
 
 // finishEvents looks whether the stream is whole: an engine that dies may still close its connection in order.
 func finishEvents(events *openai.Stream, failed, done bool) (Outcome, error) {

@@ -82,6 +82,7 @@ type hop struct {
 	heard    func(time.Time) // called for frames, at most once in heardGap
 	heardAt  time.Time
 	accepted bool
+	ids      tokens // of the last TOKENS frame
 }
 
 // run asks and passes the answer on. With a *failure that the owner told comes its load. A failed write is not the end: an
@@ -106,6 +107,11 @@ func (h *hop) run(c *call, body []byte, deadline time.Time, to receiver) (ending
 			err = receiveHead(payload, to)
 		case frameData, frameContent:
 			err = to.data(payload, t == frameContent)
+		case frameTokens:
+			h.ids.IDs = h.ids.IDs[:0]
+			if err = parseTokens(payload, &h.ids); err == nil {
+				err = to.tokens(&h.ids)
+			}
 		case frameBounce:
 			v, err := parseVerdict(payload)
 			return ending{}, errors.Join(&bounce{v}, h.excuse(err))

@@ -60,6 +60,12 @@ type Class struct {
 	OverlapCandidates int     `yaml:"overlap_candidates"`
 	RandomCandidates  int     `yaml:"random_candidates"`
 	Probes            int     `yaml:"probes"`
+
+	// RetryBudget bounds the requests that are sent to one more engine after one that had them failed, as a share of all
+	// requests of the class, 0.2 by default. A lower one gives up sooner; a higher one adds to the load when engines fail of it.
+	RetryBudget float64 `yaml:"retry_budget"`
+	// Continue has another engine go on with a stream that breaks, from its tokens, where the request allows it.
+	Continue bool `yaml:"continue"`
 }
 
 // Match is what a class's requests have in common: all that is set here must be true.

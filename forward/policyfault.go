@@ -91,6 +91,7 @@ func (c *Class) faults() faults {
 		"(%v) must be above 0 and at most %d; strategy load ignores overlap", c.LocalityWeight, maxLocalityWeight)
 	f.check(c.MinPromptTokens >= 0, "min_prompt_tokens", "(%d) must not be negative", c.MinPromptTokens)
 	f.check(c.WaitWeight == 0 || c.WaitWeight >= 1 && c.WaitWeight <= maxWaitWeight, "wait_weight", "(%v) must be 1 to %d", c.WaitWeight, maxWaitWeight)
+	f.check(c.RetryBudget >= 0 && c.RetryBudget <= 1, "retry_budget", "(%v) must be above 0 and at most 1", c.RetryBudget)
 	for _, n := range []struct {
 		field string
 		value int

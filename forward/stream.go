@@ -138,6 +138,15 @@ func (k *frameSink) accepted(l engine.Load) error {
 // head is not flushed: it goes out with the first bytes of the answer, which the ingress waits for anyway.
 func (k *frameSink) head(h *head) error { return k.frames.write(frameHead, appendHead(h)) }
 
+// tokens is not flushed but for those of the prompt, which may come after the first content.
+func (k *frameSink) tokens(t *tokens) error {
+	err := k.frames.write(frameTokens, appendTokens(nil, t))
+	if err == nil && t.Flags&(tokensPrompt|tokensMore) == tokensPrompt {
+		err = k.frames.flush()
+	}
+	return err
+}
+
 func (k *frameSink) data(b []byte, content bool) error {
 	t := frameData
 	if content {

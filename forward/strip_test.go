@@ -51,11 +51,6 @@ type stripCase struct {
 	ask    openai.Ask
 }
 
-const (
-	chatPath       = "/v1/chat/completions"
-	completionPath = "/v1/completions"
-)
-
 // stripCases are all kinds, templates, routes and ways of asking that an owner may meet.
 func stripCases() []stripCase {
 	var list []stripCase

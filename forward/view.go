@@ -347,6 +347,21 @@ func (v *View) Models() []engine.Model {
 	return slices.SortedFunc(maps.Values(seen), func(a, b engine.Model) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// MaxContext returns the length of a model's context in tokens, the least of its engines; 0 when none says.
+func (v *View) MaxContext(model string) int {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	least := 0
+	for _, e := range v.engines {
+		for _, m := range e.Models {
+			if m.Name == model && m.MaxContext > 0 && (least == 0 || m.MaxContext < least) {
+				least = m.MaxContext
+			}
+		}
+	}
+	return least
+}
+
 // Generation returns the generation of an engine that its owner has announced.
 func (v *View) Generation(id engine.ID) (engine.Generation, bool) {
 	v.mu.RLock()

@@ -17,9 +17,27 @@ type Stripper struct {
 	held   []byte // the event that ends the choice, while the one with the usage may follow
 	brace  int    // where its object ends
 
+	watch bool // note what is needed to go on with the answer elsewhere
+	noted Noted
+
 	long  []span // for the scanner
 	edits []edit
 }
+
+// Noted is what one event says that matters to whoever would go on with its answer.
+type Noted struct {
+	IDs      []uint32 // of tokens that the event brings; valid until the next event
+	Text     bool     // it has text of the answer
+	Thought  bool     // it has text of a thought
+	Finished bool     // it ends the answer
+	Other    bool     // it has something else that was generated, or what cannot be read
+}
+
+// Watch makes the stripper note what Noted tells of each event.
+func (s *Stripper) Watch() { s.watch = true }
+
+// Noted tells of the last event.
+func (s *Stripper) Noted() Noted { return s.noted }
 
 // edit replaces a part of an object.
 type edit struct {
@@ -40,12 +58,14 @@ var (
 // Event appends to out what the client is to get of a whole event of a stream: mostly the event itself, sometimes nothing,
 // and sometimes one that was held back before it.
 func (s *Stripper) Event(out, raw []byte) []byte {
+	s.noted = Noted{IDs: s.noted.IDs[:0]}
 	if !s.concerns(raw) {
 		return append(s.Flush(out), raw...)
 	}
 	lo, hi := dataOf(raw)
 	d, ok := s.scan(raw[lo:hi])
 	if !ok {
+		s.noted.Other = !bytes.Equal(bytes.TrimSpace(raw[lo:hi]), doneMarker) && bytes.Contains(raw, []byte("data:"))
 		return append(s.Flush(out), raw...)
 	}
 	c := s.read(&d)
@@ -70,7 +90,7 @@ func (s *Stripper) Event(out, raw []byte) []byte {
 
 // concerns reports whether there may be something to do in an event.
 func (s *Stripper) concerns(raw []byte) bool {
-	return len(s.ask.Fields) > 0 && bytes.Contains(raw, hintIDs) ||
+	return s.watch || len(s.ask.Fields) > 0 && bytes.Contains(raw, hintIDs) ||
 		s.asksUsage() && (bytes.Contains(raw, hintUsage) || bytes.Contains(raw, hintFinish))
 }
 
@@ -123,6 +143,9 @@ func (s *Stripper) Prompt() []byte {
 	s.prompt = nil
 	return list
 }
+
+// PromptSize returns the length in bytes of what Prompt gives away.
+func (s *Stripper) PromptSize() int { return len(s.prompt) }
 
 // dataOf returns where the data of an event with one data line is; an empty span when there is none, or more.
 func dataOf(raw []byte) (lo, hi int) {
@@ -204,13 +227,42 @@ func (s *Stripper) choice(d *doc, v span) (idsOnly, finished bool) {
 		switch string(m.key) {
 		case "delta":
 			empty = d.saysNothing(m.value)
+			s.noteDelta(d, m.value)
+		case "text":
+			s.noted.Text = s.noted.Text || !d.empty(m.value)
 		case "finish_reason":
 			finished = d.kind(m.value) == kindString
+			s.noted.Finished = s.noted.Finished || finished
 		case "logprobs":
 			probabilities = d.kind(m.value) != 0
 		}
 	}
 	return empty && !finished && !probabilities && len(s.edits) > edits, finished
+}
+
+// noteDelta notes what a chunk of a chat adds to the answer.
+func (s *Stripper) noteDelta(d *doc, v span) {
+	if !s.watch {
+		return
+	}
+	var delta members
+	d.fill(v, &delta)
+	s.noted.Text = s.noted.Text || !d.empty(delta[nContent])
+	s.noted.Thought = s.noted.Thought || !d.empty(delta[nReasoning]) || !d.empty(delta[nReasoningContent])
+	delta[nContent], delta[nReasoning], delta[nReasoningContent] = span{}, span{}, span{}
+	s.noted.Other = s.noted.Other || d.carries(&delta)
+}
+
+// noteIDs notes the ids of a list.
+func (s *Stripper) noteIDs(d *doc, v span) {
+	for c := d.in(v); s.watch; {
+		id, ok := c.token()
+		if !ok {
+			s.noted.Other = s.noted.Other || !c.ended
+			return
+		}
+		s.noted.IDs = append(s.noted.IDs, id)
+	}
 }
 
 // saysNothing reports whether a delta has no member, or none but the null that vLLM 0.11 to 0.15 write in every delta.
@@ -281,6 +333,7 @@ func (s *Stripper) takes(d *doc, key []byte, v span) bool {
 		}
 		return true
 	case "token_ids", "response_token_ids": // the latter is SGLang's name in chats
+		s.noteIDs(d, v)
 		return true
 	}
 	return false

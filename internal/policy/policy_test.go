@@ -77,6 +77,7 @@ func TestFaultsNameTheirLines(t *testing.T) {
 		"classes:\n  - strategy: auto\n":                                       {`policy class 1 (""): name must have 1 to 64 bytes`},
 		"classes:\n  - name: a\n  - name: a\n    strategy: prefix\n":           {`line 4, column 15: policy class 2 ("a"): strategy prefix needs`, `line 3, column 11: policy class 2 ("a"): name is taken`},
 		"classes:\n  - name: a\n    probes: 0\n":                               {"line 3, column 13: ", "probes must be above 0"},
+		"classes:\n  - name: a\n    retry_budget: 2\n":                         {"line 3, column 19: ", "retry_budget (2) must be above 0 and at most 1"},
 		"allowed_routes:\n- /v1/models\n- /nowhere\n":                          {`line 2, column 1: policy: allowed_routes "/nowhere" is no route`},
 		"hedge: true\nclasses:\n  - name: a\n    priority: 1\n    probes: 1\n": {"line 1, column 8: hedge is not in this version", "line 4, column 15: priority is not in this version"},
 		"classes:\n- &a {name: x}\n- *a\n":                                     {"line 3, column 3: aliases are not allowed"},

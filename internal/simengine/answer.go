@@ -3,6 +3,7 @@ package simengine
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -23,7 +24,9 @@ type answerSpec struct {
 	thinking bool // begin with a thought
 }
 
-// answerer writes answers: functions of the prompt's token ids and nothing else.
+// answerer writes answers: functions of the token context and nothing else. A context that ends in the beginning of an
+// answer has the rest of it as its answer, whoever rendered the context, so that a broken answer can be checked to have been
+// gone on with token by token.
 type answerer struct {
 	tok  *tokenizer
 	mean int     // natural length in tokens
@@ -32,7 +35,59 @@ type answerer struct {
 
 // answer returns the tokens of an answer, how many of them are the thought, and whether it ended by itself, in which case
 // the last token is the end mark. It has at least one token.
-func (a *answerer) answer(prompt []Token, spec answerSpec) (ids []Token, thought int, stopped bool) {
+func (a *answerer) answer(context []Token, spec answerSpec) (ids []Token, thought int, stopped bool) {
+	for _, begun := range []struct {
+		at       int
+		thinking bool
+	}{{a.textBegins(context), false}, {a.thoughtBegins(context), true}} {
+		prompt, done := context[:max(begun.at, 0)], context[max(begun.at, 0):]
+		if len(prompt) == 0 {
+			continue
+		}
+		whole := spec
+		whole.thinking, whole.limit = begun.thinking, spec.limit+len(done)
+		if spec.minimum > 0 {
+			whole.minimum += len(done)
+		}
+		ids, thought, stopped = a.whole(prompt, whole)
+		if len(ids) > len(done) && slices.Equal(ids[:len(done)], done) {
+			return ids[len(done):], max(thought-len(done), 0), stopped
+		}
+	}
+	return a.whole(context, spec)
+}
+
+// textBegins returns where the answer that the context may end in begins; -1 when it ends in none. Of the words of an answer
+// only the first has no space before it.
+func (a *answerer) textBegins(context []Token) int {
+	for i, id := range slices.Backward(context) {
+		isWord := id >= baseWord && id < a.tok.baseSpec
+		switch {
+		case isWord && (id-baseWord)%2 == 0:
+			return i
+		case !isWord && id != '.' && id != ' ' && id != 'a': // the latter two are an odd word
+			return -1
+		}
+	}
+	return -1
+}
+
+// thoughtBegins returns where the thought begins that the last turn of the context has; -1 when it has none.
+func (a *answerer) thoughtBegins(context []Token) int {
+	think, start := a.tok.id(tokenThink), a.tok.id(tokenStart)
+	for i, id := range slices.Backward(context) {
+		switch id {
+		case think:
+			return i
+		case start:
+			return -1
+		}
+	}
+	return -1
+}
+
+// whole returns the whole answer to a prompt, as answer does.
+func (a *answerer) whole(prompt []Token, spec answerSpec) (ids []Token, thought int, stopped bool) {
 	rng := rand.New(rand.NewPCG(hashTokens(prompt), uint64(spec.choice)))
 	natural := max(a.mean/2+rng.IntN(a.mean+1), spec.minimum, 1)
 	if natural = min(natural, spec.limit+1); spec.ignore {

@@ -4,19 +4,28 @@ import "net/http"
 
 // chat answers POST /v1/chat/completions.
 func (e *Engine) chat(w http.ResponseWriter, r *http.Request, body []byte) error {
-	var req chatRequest
-	if err := decodeBody(body, &req); err != nil {
-		return err
-	}
-	if err := e.checkFields(body, chatFields); err != nil {
-		return err
-	}
-	prompt, thinking, err := e.chatPrompt(&req)
+	c, err := e.chatCall(r, body)
 	if err != nil {
 		return err
 	}
+	return e.run(w, r, c, e.chatFormat(c))
+}
+
+// chatCall is the call that a chat request makes.
+func (e *Engine) chatCall(r *http.Request, body []byte) (*call, error) {
+	var req chatRequest
+	if err := decodeBody(body, &req); err != nil {
+		return nil, err
+	}
+	if err := e.checkFields(body, chatFields); err != nil {
+		return nil, err
+	}
+	prompt, thinking, err := e.chatPrompt(&req)
+	if err != nil {
+		return nil, err
+	}
 	if e.cfg.Kind == KindSGLang && req.Stream && (req.ReturnTokenIDs || req.ReturnPromptTokenIDs) {
-		return badRequest("return_token_ids is not supported with streaming on /v1/chat/completions. "+
+		return nil, badRequest("return_token_ids is not supported with streaming on /v1/chat/completions. "+
 			"Please set stream=false when using return_token_ids=true.", "")
 	}
 	tools := len(req.Tools) > 0 && string(req.ToolChoice) != `"none"`
@@ -25,7 +34,7 @@ func (e *Engine) chat(w http.ResponseWriter, r *http.Request, body []byte) error
 		parser: e.cfg.Template == TemplateDropsThoughts || tools,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if e.cfg.Kind == KindSGLang {
 		c.wantPrompt = (req.ReturnPromptTokenIDs || req.ReturnTokenIDs) && e.cfg.TokenIDs
@@ -33,7 +42,7 @@ func (e *Engine) chat(w http.ResponseWriter, r *http.Request, body []byte) error
 	if c.parser && e.cfg.Kind == KindVLLM && req.IncludeReasoning != nil && !*req.IncludeReasoning {
 		c.hideThoughts, c.wantOutput = true, false // the prompt's ids still come
 	}
-	return e.run(w, r, c, e.chatFormat(c))
+	return c, nil
 }
 
 // chatPrompt renders and tokenises a chat request, and says whether its answer begins with a thought.

@@ -36,6 +36,10 @@
 // old and new reply forms, or TensorRT-LLM's polled JSON. EventFaults loses, repeats and swaps batches, cuts connections
 // and forgets what could be replayed.
 //
+// Answers: a function of the token context alone. A context of token ids that ends in the beginning of an answer, however it
+// was rendered, is answered with the rest of it, up to the same end and limit, so what goes on with a broken answer can be
+// checked token by token. Answer tells the answer to a request without the time it takes.
+//
 // # The clock
 //
 // Prefill is first come, first served, one at a time:

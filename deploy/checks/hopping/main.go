@@ -7,13 +7,19 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/lab"
 )
 
-func main() { check.Main("hopping", checks()) }
+func main() {
+	lab.Inside(runChaos)
+	check.Main("hopping", checks())
+}
 
 // checks are in the order in which they run: what is quick to fail comes first.
 func checks() []check.Check {
 	return []check.Check{
 		{Name: "calm", Run: checkCalm, Limit: 5 * time.Minute, Short: true},
+		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute},
+		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute, Short: true},
 	}
 }

@@ -208,6 +208,15 @@ func (a *answer) writeLocked(b []byte) error {
 	return nil
 }
 
+// trailer has fields follow the answer. Over HTTP/1 that needs an answer in chunks, as it was when the engine sent them.
+func (a *answer) trailer(h http.Header) {
+	a.out.Lock()
+	defer a.out.Unlock()
+	for name, values := range h {
+		a.w.Header()[http.TrailerPrefix+name] = values
+	}
+}
+
 // armLocked gives the client its time for what is written now, give or take the eighth part: to set a deadline for each event
 // costs more than it is worth. Over HTTP/2 it is a timer of the stream and not of the write, so it is set and lifted each time.
 // It needs out.

@@ -239,7 +239,9 @@ func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	case end.Failed && l.yields():
 		err = errTryNext
 	default:
-		err = l.end()
+		if err = l.end(); err == nil {
+			x.answer.trailer(end.Trailer)
+		}
 	}
 	x.note(c.ID, l, end, err, asked)
 	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {

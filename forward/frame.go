@@ -370,6 +370,7 @@ type ending struct {
 	HasUsage bool
 	Failed   bool // the answer is an error that the engine reported inside a stream
 	Load     engine.Load
+	Trailer  http.Header // of the engine's answer; nil for none
 }
 
 func appendEnding(e ending) []byte {
@@ -377,7 +378,11 @@ func appendEnding(e ending) []byte {
 	b = binary.AppendUvarint(b, uint64(e.Usage.PromptTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CompletionTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CachedTokens))
-	return engine.AppendLoad(b, e.Load)
+	b = engine.AppendLoad(b, e.Load)
+	if len(e.Trailer) == 0 {
+		return b
+	}
+	return appendHeader(b, e.Trailer)
 }
 
 // parseEnding returns all but the load with an engine.ErrImplausible.
@@ -394,7 +399,12 @@ func parseEnding(b []byte) (ending, error) {
 	if err := r.Err(); err != nil {
 		return ending{}, fmt.Errorf("parse end frame: %w", err)
 	}
-	var err error
-	e.Load, _, err = engine.ParseLoad(r.Rest())
-	return e, err
+	load, rest, implausible := engine.ParseLoad(r.Rest())
+	if e.Load = load; len(rest) > 0 {
+		r := engine.NewReader(rest)
+		if e.Trailer = readHeader(r); r.Err() != nil {
+			return ending{}, fmt.Errorf("parse trailer of end frame: %w", r.Err())
+		}
+	}
+	return e, implausible
 }

@@ -116,11 +116,13 @@ const engineIdle = 4 * time.Second
 // NewEngineTransport returns the transport for requests to engines.
 func NewEngineTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		MaxIdleConnsPerHost:   256,
-		IdleConnTimeout:       engineIdle,
-		DisableCompression:    true, // the client gets the bytes that the engine sent
-		ExpectContinueTimeout: time.Second,
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     engineIdle,
+		DisableCompression:  true, // the client gets the bytes that the engine sent
+		// What a peer reads of a header; the default of net/http would let an engine fill 10 MB for each request.
+		MaxResponseHeaderBytes: maxHeaderText,
+		ExpectContinueTimeout:  time.Second,
 	}
 }
 
@@ -240,7 +242,7 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300
-	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
+	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load(), Trailer: answerTrailer(resp.Trailer)}, nil
 }
 
 // notSent says why a request whose turn did not come was not sent to the engine. One that went down has bounced it after

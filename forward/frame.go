@@ -48,6 +48,10 @@ const (
 	chunk         = 256 << 10 // bytes of body in one frame
 )
 
+// frameBuffer is the buffer of each direction of a stream, of which thousands may be open: it gathers frames of events, and
+// what is larger passes it by.
+const frameBuffer = 4 << 10
+
 var errFrameTooLarge = errors.New("frame too large")
 
 // frameWriter writes frames to one stream. Small frames are gathered until flush.
@@ -55,7 +59,7 @@ type frameWriter struct {
 	w *bufio.Writer
 }
 
-func newFrameWriter(w io.Writer) *frameWriter { return &frameWriter{bufio.NewWriterSize(w, 16<<10)} }
+func newFrameWriter(w io.Writer) *frameWriter { return &frameWriter{bufio.NewWriterSize(w, frameBuffer)} }
 
 func (f *frameWriter) write(t frameType, payload []byte) error {
 	var head [binary.MaxVarintLen64 + 1]byte
@@ -76,7 +80,7 @@ type frameReader struct {
 	buf []byte
 }
 
-func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, 16<<10)} }
+func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, frameBuffer)} }
 
 func (f *frameReader) read() (frameType, []byte, error) {
 	t, n, err := f.next()

@@ -386,12 +386,15 @@ func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 	}
 }
 
+// eventBuffer is the most of a stream that is read at once: tens of events that wait. Each stream has one.
+const eventBuffer = 16 << 10
+
 // eventLimit bounds one line of an engine's event stream: the token ids of a very long prompt come in one line.
 const eventLimit = 32 << 20
 
 func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 	events := openai.NewStream(l.route, eventLimit)
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, eventBuffer)
 	var out []byte
 	content, failed, done := false, false, false
 	for {

@@ -28,6 +28,7 @@ type Agent struct {
 	reuses     bool // false when the engine says that it keeps no prefix cache
 	reports    bool // SGLang with --enable-cache-report: usage without cached tokens means none
 	life       life
+	standing   string          // of the engine, as last logged
 	alive      context.Context // of requests on the engine
 	kill       context.CancelCauseFunc
 	outage     chan struct{} // closed when the engine goes down; another one when it is up again
@@ -71,14 +72,14 @@ func New(cfg Config) (*Agent, error) {
 		density:    cachestate.NewDensity(),
 		evidence:   evidence{scale: 1, first: 1, trust: 1},
 	}
-	b := book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), Window: a.windowLocked(), ShortestFirst: true}, now)
-	b.SetDown(true)
+	b := book.New(book.Config{MaxRunning: maxRunningOf(cfg.MaxRunning), Window: a.windowLocked(), ShortestFirst: true, Judge: true}, now)
+	b.SetDown(true, now)
 	b.SetGeneration(a.engine.Generation)
 	a.book = &lockedBook{
 		now: cfg.Now, book: b, notify: a.notify,
 		handed: func(waited time.Duration) { a.metrics.wait.Observe(waited.Seconds()) },
 	}
-	a.book.told = a.book.news()
+	a.book.told = a.book.news(now)
 	a.alive, a.kill = context.WithCancelCause(context.Background())
 	a.cache = newCache(&a.engine, a.geometries, a.capacityLocked(), nil)
 	a.metrics = newInstruments(a)

@@ -1,6 +1,8 @@
 package engineagent
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
@@ -18,6 +20,7 @@ type Admission struct {
 	QueuedAtProbe float64
 	Media         bool // the prompt's bytes say little of its tokens: they teach no size
 	Second        bool // another owner has bounced it: refused only when it cannot be served
+	Forced        bool // too few engines are left that are not ejected
 
 	Route  openai.Route
 	Traits openai.Traits
@@ -37,8 +40,10 @@ func (r *Refused) Error() string { return "refused by the engine's owner: " + st
 type Booking struct {
 	agent *Agent
 
-	turn       chan struct{}     // closed when it may go to the engine
-	outage     <-chan struct{}   // closed when the engine goes down
+	turn       chan struct{}   // closed when it may go to the engine
+	outage     <-chan struct{} // closed when the engine goes down
+	stuck      context.Context // ends when the engine is found stuck before any content
+	giveUp     context.CancelCauseFunc
 	entry      book.Entry        // guarded by agent.book's lock
 	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
 	lessons    lessons           // what its answer is to teach. Guarded by agent.mu
@@ -71,7 +76,7 @@ type Outcome struct {
 // sees those before it. The Load is the one after the step. The error is a *Refused. A refusal waits for nothing; who is
 // accepted waits for a lesson or an event that is taken in, because those change what the request is expected to cost.
 func (a *Agent) Admit(ad Admission) (*Booking, engine.Load, error) {
-	ask := book.Ask{Generation: ad.Generation, QueuedAtProbe: ad.QueuedAtProbe, Second: ad.Second}
+	ask := book.Ask{Generation: ad.Generation, QueuedAtProbe: ad.QueuedAtProbe, Second: ad.Second, Forced: ad.Forced}
 	if reason, load := a.book.refusal(ask); reason != "" {
 		return a.refuse(reason, load)
 	}
@@ -106,6 +111,7 @@ func (a *Agent) appraiseLocked(ad *Admission, perToken float64) *Booking {
 		agent: a, made: a.cfg.Now(), generation: a.engine.Generation, slack: a.slackLocked(), turn: make(chan struct{}), outage: a.outage,
 		many: ad.Traits.Has(openai.TraitMany),
 	}
+	b.stuck, b.giveUp = context.WithCancelCause(context.Background())
 	b.entry.Value = b
 	if ad.Prompt == nil {
 		b.prompt = int(min(float64(max(ad.Bytes, 0))/perToken, maxPromptTokens))
@@ -185,6 +191,13 @@ func (b *Booking) FirstContent() {
 	}
 }
 
+// errStuck is the cause of requests that are given up because their engine accepted them and does not answer.
+var errStuck = errors.New("engine accepts and does not answer")
+
+// GivenUp returns a context that ends when the engine is found stuck while nothing of the answer has come. What comes after that
+// is not to be used: the request is tried elsewhere.
+func (b *Booking) GivenUp() context.Context { return b.stuck }
+
 func (b *Booking) prefilledLocked(took time.Duration) {
 	a := b.agent
 	b.took = took
@@ -203,7 +216,7 @@ func (b *Booking) Finish(o Outcome) {
 	a := b.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	content, ok := a.book.end(&b.entry, o.Failed)
+	content, ok := a.book.end(&b.entry, &o)
 	if !ok {
 		return
 	}

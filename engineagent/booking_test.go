@@ -119,7 +119,7 @@ func TestRandomBookingsReturnAllCountersToZero(t *testing.T) {
 // endAtRandom books one request and ends it from several goroutines at once, at any stage.
 func endAtRandom(t *testing.T, a *Agent, rng *rand.Rand) {
 	p := prompt(rng.Uint64N(4), rng.Uint64N(20), rng.Uint64N(50), 1+rng.IntN(20))
-	b, load, err := a.Admit(Admission{Prompt: p, QueuedAtProbe: -1})
+	b, load, err := a.Admit(Admission{Prompt: p, QueuedAtProbe: -1, Forced: true})
 	if err != nil {
 		t.Errorf("admit: %v", err)
 		return

@@ -19,6 +19,9 @@ func (a *Agent) Notes() []string {
 	if !a.life.up {
 		return nil // that it is down is told elsewhere
 	}
+	if s := a.Standing(); s.Ejected || s.Returning || s.Quiet {
+		add("%s", standingNote(&s))
+	}
 	if words := a.evidenceNoteLocked(); words != "" {
 		add("%s", words)
 	}

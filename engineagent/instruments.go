@@ -23,6 +23,7 @@ type instruments struct {
 	up, inFlight, waiting, queued, usage, rate *prometheus.Desc
 	meanError, capacity, evidence              *prometheus.Desc
 	gaps, lost, skipped                        *prometheus.Desc
+	ejected, ejections                         *prometheus.Desc
 }
 
 const namespace, subsystem = "kvmesh", "engineagent"
@@ -68,6 +69,9 @@ func newInstruments(a *Agent) *instruments {
 	m.skipped = gauge(a, "kv_events_skipped_total",
 		"KV events that are not understood. Worry when it grows after an upgrade of the engine.")
 	m.lost = gauge(a, "lost_total", "Times that what the engine holds was not known any more. Worry above a few a day.")
+	m.ejected = gauge(a, "ejected", "Whether requests go to other engines while they can serve: it is an outlier, or returns. Worry at 1 for minutes.")
+	m.ejections = gauge(a, "ejections_total", "Times that the engine was found an outlier or failed a trial, by reason: "+
+		"errors, slow (against its own past), stuck (accepts and does not answer). Worry above a few a day.", "reason")
 	m.evidence = gauge(a, "evidence_info", "1 for what predictions are checked by. Worry at none.", "source")
 	return m
 }
@@ -112,7 +116,7 @@ func (m *instruments) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		m.up, m.inFlight, m.waiting, m.queued, m.usage, m.rate, m.meanError, m.capacity, m.evidence,
-		m.gaps, m.lost, m.skipped,
+		m.gaps, m.lost, m.skipped, m.ejected, m.ejections,
 	} {
 		ch <- d
 	}
@@ -134,6 +138,10 @@ func (m *instruments) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(stats.gaps))
 	ch <- prometheus.MustNewConstMetric(m.skipped, prometheus.CounterValue, float64(stats.skipped))
 	ch <- prometheus.MustNewConstMetric(m.lost, prometheus.CounterValue, float64(stats.lost))
+	m.send(ch, m.ejected, boolean(l.Flags&engine.Ejected != 0))
+	for cause, n := range m.agent.Standing().Ever {
+		ch <- prometheus.MustNewConstMetric(m.ejections, prometheus.CounterValue, float64(n), string(cause))
+	}
 	meanError, capacity, source := m.agent.belief()
 	m.send(ch, m.meanError, meanError)
 	m.send(ch, m.capacity, float64(capacity))

@@ -122,6 +122,16 @@ func (l *life) regressed(r *reading) bool {
 	return false
 }
 
+// grown reports whether a counter has grown since the last reading.
+func (l *life) grown(r *reading) bool {
+	for name, is := range r.counters {
+		if was, ok := l.counters[name]; ok && is > was {
+			return true
+		}
+	}
+	return false
+}
+
 // continued reports whether a counter went on from where it was: one of a new process begins at 0.
 func (l *life) continued(r *reading) bool {
 	for name, was := range l.counters {

@@ -35,20 +35,27 @@ func (l *lockedBook) update(change func(*book.Book)) {
 	l.follow(l.now())
 }
 
-// follow hands over what may go now, and tells what is news. It is called after each change, under the lock.
+// follow gives up what an engine that is stuck has, hands over what may go now, and tells what is news. It is called after each
+// change, under the lock.
 func (l *lockedBook) follow(now time.Time) {
+	for _, e := range l.book.Judge(now) {
+		e.Value.(*Booking).giveUp(errStuck)
+	}
 	for e := l.book.Next(now); e != nil; e = l.book.Next(now) {
 		b := e.Value.(*Booking)
 		l.handed(now.Sub(b.made))
 		close(b.turn)
 	}
 	l.setAlarm(now)
-	l.announce()
+	l.announce(now)
 }
 
-// setAlarm sees to it that requests are handed over when the one before them is late.
+// setAlarm sees to it that requests are handed over when the one before them is late, and that a silence is noticed.
 func (l *lockedBook) setAlarm(now time.Time) {
 	at, ok := l.book.Wake()
+	if judge, due := l.book.JudgeAt(now); due && (!ok || judge.Before(at)) {
+		at, ok = judge, true
+	}
 	switch {
 	case !ok && l.alarm != nil:
 		l.alarm.Stop()
@@ -60,8 +67,8 @@ func (l *lockedBook) setAlarm(now time.Time) {
 	}
 }
 
-func (l *lockedBook) announce() {
-	now, told := l.news(), l.told
+func (l *lockedBook) announce(at time.Time) {
+	now, told := l.news(at), l.told
 	l.told = now
 	if told.empty && !now.empty { // a first request is no news: it came through this agent or counts in the next heartbeat
 		told.empty = false
@@ -71,7 +78,7 @@ func (l *lockedBook) announce() {
 	}
 }
 
-func (l *lockedBook) news() news { return news{l.book.Flags(), l.book.InFlight() == 0} }
+func (l *lockedBook) news(now time.Time) news { return news{l.book.Flags(now), l.book.InFlight() == 0} }
 
 // refusal returns why a request cannot be booked, "" when it can, and the load.
 func (l *lockedBook) refusal(ask book.Ask) (book.Reason, engine.Load) {
@@ -95,21 +102,30 @@ func (l *lockedBook) admit(ask book.Ask, e *book.Entry, w book.Work) (book.Reaso
 }
 
 // content notes content of an entry. It reports whether that is its first, and how long its prefill took then, 0 when that
-// is not known; open is false when the entry has ended.
+// is not known; open is false when the entry has ended, or was given up.
 func (l *lockedBook) content(e *book.Entry) (took time.Duration, first, open bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !e.Waiting() {
-		return 0, false, e.Running()
-	}
 	now := l.now()
+	switch {
+	case e.GivenUp():
+		return 0, false, false
+	case e.Running():
+		l.book.More(e, now)
+		if l.told.flags&engine.Ejected != 0 {
+			l.announce(now)
+		}
+		return 0, false, true
+	case !e.Waiting():
+		return 0, false, false
+	}
 	took = l.book.Content(e, now)
 	l.follow(now)
 	return took, true, true
 }
 
 // end takes an entry out and reports whether it had content; ok is false when it had ended before.
-func (l *lockedBook) end(e *book.Entry, failed bool) (content, ok bool) {
+func (l *lockedBook) end(e *book.Entry, o *Outcome) (content, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -118,10 +134,12 @@ func (l *lockedBook) end(e *book.Entry, failed bool) (content, ok bool) {
 		return false, false
 	}
 	switch {
-	case failed:
-		l.book.Failed(now)
+	case o.Failed:
+		l.book.Failed(e, now)
+	case o.Refused:
+		l.book.Alive(now)
 	case content:
-		l.book.Answered()
+		l.book.Answered(e, now)
 	}
 	l.follow(now)
 	return content, true

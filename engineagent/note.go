@@ -23,12 +23,13 @@ func (a *Agent) hear(got answer) (up bool) {
 		a.changeStateLocked()
 	}
 	a.reviveLocked()
+	a.logStandingLocked()
 	return a.life.up
 }
 
 // changeStateLocked says that the engine went down or came up. Requests that were not handed to it are not to wait for it.
 func (a *Agent) changeStateLocked() {
-	a.book.update(func(b *book.Book) { b.SetDown(!a.life.up) })
+	a.book.update(func(b *book.Book) { b.SetDown(!a.life.up, a.cfg.Now()) })
 	if a.life.up {
 		a.outage = make(chan struct{})
 	} else {
@@ -41,7 +42,12 @@ var errHung = errors.New("engine does not answer")
 
 // reviveLocked gives up the requests on an engine that hangs, once, and lets new ones live when it answers again.
 func (a *Agent) reviveLocked() {
+	silent := look(a.book, func(b *book.Book) bool { return b.Hung(a.cfg.Now()) })
 	switch dead := a.alive.Err() != nil; {
+	case silent && !dead && !a.life.hung():
+		a.log.Warn("engine was found stuck and is silent still: what it had begun is given up", "in_flight", look(a.book, (*book.Book).Booked))
+		a.kill(errHung)
+		a.alive, a.kill = context.WithCancelCause(context.Background())
 	case a.life.hung() && !dead:
 		a.log.Warn("engine hangs: its requests are given up", "in_flight", look(a.book, (*book.Book).Booked))
 		a.kill(errHung)
@@ -62,6 +68,7 @@ func (a *Agent) Alive() context.Context {
 func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (restarted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.noteCountersLocked(r, kind)
 	if restarted = a.life.read(r); restarted {
 		a.restartLocked("its metrics began again")
 	}
@@ -71,6 +78,18 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (rest
 	a.factsLocked(r, kind)
 	a.truthLocked()
 	return restarted
+}
+
+// noteCountersLocked looks whether the engine has computed anything since the last reading, on what it does not show too. Only
+// vLLM counts tokens as they are made; others when an answer is complete.
+func (a *Agent) noteCountersLocked(r *reading, kind engine.Kind) {
+	worked := a.life.grown(r)
+	a.book.update(func(b *book.Book) {
+		b.Counts(kind == engine.KindVLLM && len(r.counters) > 0)
+		if worked {
+			b.Alive(a.cfg.Now())
+		}
+	})
 }
 
 // noteUnread says that a round brought no reading. never says that the engine answered and has none to give.
@@ -141,6 +160,7 @@ func (a *Agent) restartLocked(why string) {
 	a.book.update(func(b *book.Book) {
 		b.SetMaxRunning(maxRunningOf(a.cfg.MaxRunning))
 		b.ForgetReadings()
+		b.Returned(a.cfg.Now())
 	})
 	a.reuses = true // until it says otherwise again
 	a.evidence.restarted()

@@ -14,14 +14,16 @@ const maxPrefillStep = 1 << 24
 // ErrDown is returned by Turn when the engine went down before the request was handed to it.
 var ErrDown = errors.New("engine went down before the request's turn")
 
-// Turn waits until the request may go to the engine: shorter ones that came meanwhile may go first. The error is ErrDown, or
-// the cause for which ctx ended. The booking stands in either case, until Finish.
+// Turn waits until the request may go to the engine: shorter ones that came meanwhile may go first. The error is ErrDown,
+// that the engine was found stuck, or the cause for which ctx ended. The booking stands in either case, until Finish.
 func (b *Booking) Turn(ctx context.Context) error {
 	select {
 	case <-b.turn:
 		return nil
 	case <-b.outage:
 		return ErrDown
+	case <-b.stuck.Done():
+		return context.Cause(b.stuck)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvmesh/kvmesh/internal/openai"
@@ -44,8 +45,9 @@ type answer struct {
 	out   sync.Mutex // held while something is written; taken before mu
 	w     http.ResponseWriter
 	rc    *http.ResponseController
-	http2 bool      // it is a stream of a connection
-	armed time.Time // when the write deadline was set; zero while there is none
+	http2 bool        // it is a stream of a connection
+	armed time.Time   // when the write deadline was set; zero while there is none
+	gone  atomic.Bool // the client: nothing is written any more
 
 	mu      sync.Mutex        // never held while something is written: a client may be slow
 	open    []*lane           // that run
@@ -78,6 +80,13 @@ func (a *answer) close() {
 		a.timer.Stop()
 		a.timer = nil
 	}
+}
+
+// hangUp ends a write that waits, and all that would follow: the client has gone, or has closed its half of the connection,
+// which is how one over HTTP/1.1 goes. Without it a client that does not read would hold its request until writeDeadline.
+func (a *answer) hangUp() {
+	a.gone.Store(true)
+	_ = a.rc.SetWriteDeadline(time.Unix(1, 0))
 }
 
 // comment tells the client that its request is alive.
@@ -195,6 +204,9 @@ func (a *answer) writeHead(h *head) {
 // writeLocked needs out.
 func (a *answer) writeLocked(b []byte) error {
 	a.armLocked()
+	if a.gone.Load() { // looked at after the deadline was set, which may have undone that of hangUp
+		return errClient
+	}
 	_, err := a.w.Write(b)
 	if err == nil {
 		err = a.rc.Flush()
@@ -254,8 +266,8 @@ func (a *answer) firstToken() time.Time {
 }
 
 // fail tells the client of an error: as an answer when nothing has gone out, as an event in a stream that has begun,
-// and by cutting the connection where there is no other way to say that the answer is not complete.
-func (a *answer) fail(e *openai.Error) {
+// and by cutting the connection where there is no other way to say that the answer is not complete. After is as for writeError.
+func (a *answer) fail(e *openai.Error, after time.Duration) {
 	a.out.Lock()
 	defer a.out.Unlock()
 	a.mu.Lock()
@@ -264,7 +276,7 @@ func (a *answer) fail(e *openai.Error) {
 	a.mu.Unlock()
 	switch {
 	case !wrote:
-		writeError(a.w, a.route, e)
+		writeError(a.w, a.route, e, after)
 	case events:
 		_ = a.writeLocked(openai.ErrorEvent(a.route, e))
 	default:

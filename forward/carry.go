@@ -35,7 +35,9 @@ func (x *exchange) carry() error {
 			}
 		}
 		if undone(last) {
-			patience++
+			if !raced(last) {
+				patience++
+			}
 		} else if err := x.backOff(); err != nil {
 			return errors.Join(err, last)
 		}
@@ -47,95 +49,38 @@ func (x *exchange) others(id engine.ID) bool {
 	return slices.ContainsFunc(x.untried(nil, time.Now()), func(c Candidate) bool { return c.ID != id && c.Eligible() })
 }
 
-// untried appends the engines of the model that have not failed this request to all. The load of own engines is read now:
-// the view hears of it only with heartbeats.
+// untried appends the engines of the model that have not failed this request to all.
 func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
-	all = x.g.View.Candidates(all, x.request.Model, now)
+	all = x.g.candidates(all, x.request.Model, now)
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	if len(x.failed) > 0 {
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
 	}
-	x.mu.Unlock()
+	Overrule(all)
+	return all
+}
+
+// candidates appends the engines of the model to all. The load of own engines is read now: the view hears of it only with
+// heartbeats.
+func (g *Ingress) candidates(all []Candidate, model string, now time.Time) []Candidate {
+	all = g.View.Candidates(all, model, now)
 	for i := range all {
 		if c := &all[i]; c.State == Own {
-			c.Load, c.Known = x.g.Owner.load(c.ID.Name(), c.Load), true
+			c.Load, c.Known = g.Owner.load(c.ID.Name(), c.Load), true
 		}
 	}
 	return all
 }
 
-// settle decides; while nothing can be chosen because all are full, it waits in the room.
-func (x *exchange) settle() ([]Candidate, error) {
-	if x.place == nil && x.retries == 0 && x.g.room.busy(x.model) { // one that was accepted before goes ahead
-		if err := x.enter(); err != nil {
-			return nil, err
-		}
-	}
-	for {
-		changed := x.g.View.Changed()
-		ranked, why := x.decide()
-		switch {
-		case len(ranked) > 0:
-			return ranked, nil
-		case why == away && time.Since(x.start) < silenceOfDead:
-			if err := x.pause(changed); err != nil {
-				return nil, err
-			}
-			continue
-		case why != full:
-			return nil, errNoEngine
-		}
-		if x.place == nil {
-			if err := x.enter(); err != nil {
-				return nil, err
-			}
-		}
-		if err := x.place.await(x.ctx, changed); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// pause waits a moment for an agent to be heard again.
-func (x *exchange) pause(changed <-chan struct{}) error {
-	timer := time.NewTimer(acceptFloor)
-	defer timer.Stop()
-	select {
-	case <-changed:
-	case <-timer.C:
-	case <-x.ctx.Done():
-		return context.Cause(x.ctx)
-	}
-	return nil
-}
-
-// leaveRoom gives the place in the wait room up, if there is one. Attempts may call it at once.
-func (x *exchange) leaveRoom() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.place.leave()
-	x.place = nil
-}
-
-func (x *exchange) enter() error {
-	p, err := x.g.room.enter(x.model)
-	if err != nil {
-		return err
-	}
-	x.place = p
-	return p.await(x.ctx, closedChan)
-}
-
-// closedChan makes await return as soon as it is the request's turn.
-var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
 // lack says why no engine can be chosen, in order of what is worth waiting for.
 type lack uint8
 
 const (
-	none lack = iota // none is left that may come back soon
-	away             // one is behind an agent that is unreachable, but still connected
-	full             // one is full
+	none    lack = iota // none is left that may come back soon
+	away                // one is behind an agent that is unreachable, but still connected
+	full                // one is full
+	ejected             // one is ejected, which was not known before it was asked
 )
 
 func lackOf(all []Candidate) lack {
@@ -165,8 +110,14 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	ranked = Rank(&x.q, short, x.rng)
 	x.event.Decision += spent + time.Since(start)
 	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
+	if len(ranked) > 0 && ranked[0].Forced {
+		x.g.metrics.overruled.Inc()
+	}
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
+	}
+	if slices.ContainsFunc(short, func(c Candidate) bool { return c.State != Unreachable && c.Load.Usable() && !c.Eligible() }) {
+		why = ejected
 	}
 	return ranked, max(why, lackOf(short)) // what answered probes tell may be newer
 }
@@ -206,7 +157,7 @@ func (x *exchange) call() call {
 		ID: x.event.ID, Method: x.r.Method, Path: requestPath(x.r.URL), Header: engineHeader(x.r.Header),
 		Prompt: prompt, Media: x.media, Once: x.request.Stored || x.request.Background, BodySize: len(x.body.bytes()),
 		Traits: x.request.Traits, Model: passedOn(x.request.Model), Salt: x.request.Salt, LoRA: x.request.LoRA,
-		Class: x.event.Class, Hops: maxHops,
+		Class: x.event.Class, Priority: x.priority, Hops: maxHops,
 	}
 }
 
@@ -221,7 +172,7 @@ func passedOn(name string) string {
 // attempt has one engine serve the request. Patience multiplies the accept deadline.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
 	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second, k.Left = x.begin() > 1, left(x.ctx)
+	k.Second, k.Forced, k.Left = x.begin() > 1, c.Forced, left(x.ctx)
 	if c.Probed {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
@@ -280,11 +231,11 @@ func (x *exchange) ask(agent string, k *call, patience int, l *lane) (ending, er
 	return x.g.askPeer(l.ctx, agent, k, x.body.bytes(), patience, l)
 }
 
-// onAccept takes in the owner's load and gives up the place in the wait room: the next in line may look.
+// onAccept takes in the owner's load and gives up the place in the wait room.
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.leaveRoom()
+		x.leaveRoom(l.Flags&engine.Full == 0)
 	}
 }
 
@@ -297,6 +248,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 	switch {
 	case err == nil:
 		x.g.View.SetLoad(id, end.Load, now)
+		x.g.room.freed(x.model)
 		x.event.Status = l.status()
 		if end.Failed {
 			result, x.broken = outcomeEngineError, true
@@ -332,13 +284,36 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		result = "internal"
 		x.exclude(id)
 	}
-	x.event.Attempts = append(x.event.Attempts, Attempt{id, result})
+	x.tried(Attempt{id, result}, err)
+}
+
+// maxRaces bounds the lost races that an event tells: one that waits for minutes may lose many.
+const maxRaces = 64
+
+// tried notes an attempt. One at an engine that another request has just filled does not count: the request goes back to wait,
+// as often as it must.
+func (x *exchange) tried(a Attempt, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if raced(err) {
+		x.attempts--
+		if x.races++; x.races > maxRaces {
+			return
+		}
+	}
+	x.event.Attempts = append(x.event.Attempts, a)
+}
+
+// raced reports whether an attempt ended because the engine had become full.
+func raced(err error) bool {
+	b, ok := errors.AsType[*bounce](err)
+	return ok && b.Reason == "full"
 }
 
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,
 // or that a digest is out of date.
 func passingBounce(reason string) bool {
-	return slices.Contains([]string{"down", "draining", "full", "queue", "generation"}, reason)
+	return slices.Contains([]string{"down", "draining", "full", "ejected", "queue", "generation"}, reason)
 }
 
 func (x *exchange) exclude(id engine.ID) {
@@ -382,13 +357,9 @@ func (x *exchange) explain(c *Candidate) func(http.Header) {
 // lookUp serves GET /v1/responses/{id}: the engines are asked in turn, since only the one that made it knows it. It is
 // not found only when every engine of the mesh has said so.
 func (x *exchange) lookUp(route openai.Route) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	x.ctx, x.request = ctx, &openai.Request{Route: route}
-	x.answer = newAnswer(x.w, route, false)
-	x.answer.http2 = x.r.ProtoMajor > 1
+	defer x.open(route, false)()
+	x.request = &openai.Request{Route: route}
 	x.answer.skipNotFound = true
-	defer x.answer.close()
 	engines, complete := x.reachable()
 	err := errNoEngine
 	for i := range engines {

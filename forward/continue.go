@@ -296,7 +296,7 @@ func (x *exchange) amend(k *call) {
 
 const (
 	completionPath = "/v1/completions"
-	chatPath        = "/v1/chat/completions"
+	chatPath       = "/v1/chat/completions"
 )
 
 // conclude writes the end of an answer that is complete but for its last events, and reports whether it was one.

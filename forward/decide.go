@@ -26,6 +26,7 @@ type Candidate struct {
 	ForOverlap bool    // it is on the short list for its overlap, and not by chance
 	Asked      bool    // it is among the best, those that are probed for this decision
 	Probed     bool    // Load is the answer to that probe, or an own engine's load read for it
+	Forced     bool    // it may be chosen though it is ejected: see Overrule
 	Score      float64 // seconds; set by Rank
 
 	slots cachestate.Held // its slots in the indexes of the tiers, or -1
@@ -43,7 +44,9 @@ type Question struct {
 }
 
 // Eligible reports whether c may be chosen at all.
-func (c *Candidate) Eligible() bool { return c.State != Unreachable && c.Load.Usable() }
+func (c *Candidate) Eligible() bool {
+	return c.State != Unreachable && c.Load.Usable() && (c.Forced || c.Load.Flags&engine.Ejected == 0)
+}
 
 // OverlapTokens is the overlap in tokens, as this engine's answers have taught to count them.
 func (c *Candidate) OverlapTokens(q *Question) float64 {

@@ -34,6 +34,7 @@ func with(c Candidate, changes ...func(*Candidate)) Candidate {
 func TestRankChoosesTheLowestScore(t *testing.T) {
 	q := ask(64000) // 16,000 tokens: one second of prefill
 	full := func(c *Candidate) { c.Load.Flags = engine.Full }
+	ejected := func(c *Candidate) { c.Load.Flags = engine.Ejected }
 	suspect := func(c *Candidate) { c.State = Suspect }
 	late := func(c *Candidate) { c.Asked = true }
 	answered := func(c *Candidate) { c.Asked, c.Probed = true, true }
@@ -60,6 +61,12 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 		{"never a full one", []Candidate{
 			with(candidate("a/0", 64000, 0, 0), full), candidate("b/0", 0, 9, 50),
 		}, "b/0", "only"},
+		{"never an ejected one", []Candidate{
+			with(candidate("a/0", 64000, 0, 0), ejected), candidate("b/0", 0, 9, 50), candidate("c/0", 0, 10, 50),
+		}, "b/0", "cold"},
+		{"an ejected one when most are", []Candidate{
+			with(candidate("a/0", 64000, 0, 0), ejected), candidate("b/0", 0, 0, 0), with(candidate("c/0", 0, 0, 0), ejected),
+		}, "a/0", "prefix"},
 		{"one that was asked before one that was not", []Candidate{
 			candidate("a/0", 0, 0, 0), with(candidate("b/0", 0, 1, 0), late),
 		}, "b/0", "cold"},
@@ -82,6 +89,7 @@ func TestRankChoosesTheLowestScore(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
+			Overrule(tt.all)
 			ranked := Rank(q, Shortlist(q, tt.all, rng), rng)
 			if len(ranked) == 0 || ranked[0].ID != tt.want || Reason(q, ranked) != tt.reason {
 				t.Errorf("got %v, want %s first because of %s", ranked, tt.want, tt.reason)
@@ -188,7 +196,7 @@ func drawCandidates(t *rapid.T) []Candidate {
 				AcceptRate:    rapid.Float64Range(0, 50).Draw(t, "accepts"),
 				BusyShare:     rapid.Float64Range(0, 1).Draw(t, "busy"),
 				BytesPerToken: float64(rapid.IntRange(0, 8000).Draw(t, "bytes per token")) / 1000,
-				Flags:         engine.Flags(rapid.IntRange(0, 7).Draw(t, "flags")) & engine.Flags(rapid.IntRange(0, 7).Draw(t, "mask")),
+				Flags:         engine.Flags(rapid.IntRange(0, 15).Draw(t, "flags")) & engine.Flags(rapid.IntRange(0, 15).Draw(t, "mask")),
 			},
 		}
 	}
@@ -207,10 +215,11 @@ func drawQuestion(t *rapid.T) *Question {
 func TestNoIneligibleEngineIsEverChosen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := drawCandidates(t)
+		Overrule(all)
 		q := drawQuestion(t)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		for _, c := range Rank(q, Shortlist(q, all, rng), rng) {
-			if c.State == Unreachable || !c.Load.Usable() {
+			if c.State == Unreachable || !c.Load.Usable() || c.Load.Flags&engine.Ejected != 0 && !c.Forced {
 				t.Fatalf("chose %+v", c)
 			}
 		}
@@ -221,6 +230,7 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := drawQuestion(t)
 		all := drawCandidates(t)
+		Overrule(all)
 		q.Learned = LearnedBy(all)
 		seed := rapid.Uint64().Draw(t, "seed")
 		decide := func(all []Candidate) []Candidate {

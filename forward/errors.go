@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
@@ -15,13 +17,27 @@ import (
 // errNoEngine says that no engine of the model can be chosen at all.
 var errNoEngine = errors.New("no healthy engine")
 
-// retryAfter is what a refused client is told to wait, in seconds: SDKs retry only when they are told.
-const retryAfter = 1
+// noEngineRetry is what a client is told to wait where no engine can be chosen: an agent that restarts is back by then, and an
+// engine that loads its model is not long.
+const noEngineRetry = 5 * time.Second
 
-func writeError(w http.ResponseWriter, route openai.Route, e *openai.Error) {
+// retryAfter returns what a client is told to wait after err, for a status after which it may come again: SDKs go by it.
+func retryAfter(err error) time.Duration {
+	switch r, ok := errors.AsType[*refusal](err); {
+	case ok:
+		return r.after
+	case errors.Is(err, errNoEngine):
+		return noEngineRetry
+	default:
+		return leastRetry
+	}
+}
+
+// writeError answers with e. After is what the client is told to wait, where it may come again.
+func writeError(w http.ResponseWriter, route openai.Route, e *openai.Error, after time.Duration) {
 	w.Header().Set("Content-Type", "application/json")
-	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	if mayComeAgain(e.Status) {
+		setRetryAfter(w.Header(), after)
 	}
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(e.Body(route))
@@ -29,9 +45,18 @@ func writeError(w http.ResponseWriter, route openai.Route, e *openai.Error) {
 
 // askToRetry adds to an engine's refusal when the client may come again, unless the engine says so itself.
 func askToRetry(h *head) {
-	if h.Header.Get("Retry-After") == "" && (h.Status == http.StatusTooManyRequests || h.Status == http.StatusServiceUnavailable) {
-		h.Header.Set("Retry-After", strconv.Itoa(retryAfter))
+	if h.Header.Get("Retry-After") == "" && mayComeAgain(h.Status) {
+		setRetryAfter(h.Header, leastRetry)
 	}
+}
+
+// mayComeAgain reports whether a status says that the same request may be served later.
+func mayComeAgain(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+}
+
+func setRetryAfter(h http.Header, after time.Duration) {
+	h.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 }
 
 // asError returns err as the error that the client gets.
@@ -72,6 +97,7 @@ func answerError(err error) *openai.Error {
 	e := &openai.Error{Status: http.StatusBadGateway, Type: "server_error"}
 	failed, isFailure := errors.AsType[*failure](err)
 	_, isBounce := errors.AsType[*bounce](err)
+	refused, isRefusal := errors.AsType[*refusal](err)
 	switch {
 	case errors.Is(err, errNotHere):
 		e.Status, e.Type, e.Code, e.Reason = http.StatusNotFound, "invalid_request_error", "not_found", "not_found"
@@ -79,9 +105,9 @@ func answerError(err error) *openai.Error {
 	case errors.Is(err, errLateStatus):
 		e.Code, e.Reason = "engine_refused", "late_status"
 		e.Message = "the engine refused the request after the stream had been announced"
-	case errors.Is(err, errQueueFull), errors.Is(err, errQueueTime):
+	case isRefusal:
 		e.Status, e.Type, e.Code, e.Reason = http.StatusTooManyRequests, "rate_limit_error", "mesh_full", "full"
-		e.Message = "every engine of this model is full; try again later"
+		e.Message = "every engine of this model is full, and " + refused.why() + "; try again later"
 	case errors.Is(err, errNoEngine):
 		e.Status, e.Code, e.Reason = http.StatusServiceUnavailable, "no_engine", "no_engine"
 		e.Message = "no healthy engine of this model can be reached; try again later"
@@ -94,8 +120,8 @@ func answerError(err error) *openai.Error {
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
 		e.Message = "the engine failed before the answer was complete (" + failed.Reason + ")"
-		if failed.Reason == "agent_stopped" {
-			e.Code, e.Message = "agent_stopped", "the agent stops before the answer was complete"
+		if failed.Reason == reasonStopped {
+			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete"
 		}
 	default:
 		e.Code, e.Reason = "engine_failed", "internal"

@@ -26,6 +26,7 @@ type Event struct {
 	PromptTokens  int             `json:"prompt_tokens,omitempty"` // as the engine reports
 	CachedTokens  *int            `json:"cached_tokens,omitempty"` // as the engine reports; absent when it does not
 	Decision      time.Duration   `json:"decision_ns"`
+	Waited        time.Duration   `json:"waited_ns,omitempty"` // for an engine, because all were full
 	TTFT          time.Duration   `json:"ttft_ns,omitempty"`
 	Total         time.Duration   `json:"total_ns"`
 	Attempts      []Attempt       `json:"attempts,omitempty"`
@@ -48,6 +49,7 @@ type CandidateInfo struct {
 	State         string    `json:"state"`
 	Probed        bool      `json:"probed"`
 	Unverified    bool      `json:"unverified,omitempty"` // nothing checks what its digests claim
+	Ejected       bool      `json:"ejected,omitempty"`    // and may be chosen only because too few others are left
 	OverlapTokens int       `json:"overlap_tokens"`
 	QueuedSeconds float64   `json:"queued_s"`
 	NewSeconds    float64   `json:"new_s"`
@@ -60,7 +62,7 @@ func candidateInfos(q *Question, ranked []Candidate) []CandidateInfo {
 	out := make([]CandidateInfo, len(ranked))
 	for i, c := range ranked {
 		out[i] = CandidateInfo{
-			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified,
+			Engine: c.ID, State: c.State.String(), Probed: c.Probed, Unverified: c.Unverified, Ejected: c.Forced,
 			OverlapTokens: int(c.OverlapTokens(q)), QueuedSeconds: c.Load.QueuedSeconds, NewSeconds: c.NewSeconds(q), InFlight: c.Load.InFlight, Score: c.Score,
 			Zone: c.Zone,
 		}

@@ -59,7 +59,9 @@ type frameWriter struct {
 	w *bufio.Writer
 }
 
-func newFrameWriter(w io.Writer) *frameWriter { return &frameWriter{bufio.NewWriterSize(w, frameBuffer)} }
+func newFrameWriter(w io.Writer) *frameWriter {
+	return &frameWriter{bufio.NewWriterSize(w, frameBuffer)}
+}
 
 func (f *frameWriter) write(t frameType, payload []byte) error {
 	var head [binary.MaxVarintLen64 + 1]byte
@@ -80,7 +82,9 @@ type frameReader struct {
 	buf []byte
 }
 
-func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, frameBuffer)} }
+func newFrameReader(r io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, frameBuffer)}
+}
 
 func (f *frameReader) read() (frameType, []byte, error) {
 	t, n, err := f.next()
@@ -142,6 +146,7 @@ type call struct {
 	Prompt        cachestate.Prompt
 	QueuedAtProbe float64 // seconds queued that the probe answered; negative when the engine was not probed
 	Second        bool    // a second owner accepts unless down, draining or full
+	Forced        bool    // an ejected engine takes it: too few others are left
 	Once          bool    // the request must not be done twice: a stored or background response
 	Media         bool    // the prompt's bytes say little of its tokens
 	Tokens        bool    // the ingress wants the answer's token ids: another engine may have to go on with it
@@ -176,7 +181,7 @@ func appendCall(c *call) []byte {
 	if next == nil {
 		next = &cachestate.Prompt{}
 	}
-	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3|flag(c.Tokens)<<4|flag(c.Continues)<<5)
+	b = append(b, flag(c.Second)|flag(c.Once)<<1|flag(c.Media)<<2|flag(next.Alike)<<3|flag(c.Tokens)<<4|flag(c.Continues)<<5|flag(c.Forced)<<6)
 	b = binary.AppendUvarint(b, uint64(c.BodySize))
 	b = binary.AppendUvarint(b, uint64(c.Traits))
 	b = engine.AppendString(b, c.Model)
@@ -205,7 +210,7 @@ func parseCall(b []byte, maxBody int) (*call, error) {
 	c.QueuedAtProbe = float64(r.Uvarint())/1e6 - 1
 	flags := r.Byte()
 	c.Second, c.Once, c.Media = flags&1 != 0, flags&2 != 0, flags&4 != 0
-	c.Tokens, c.Continues = flags&16 != 0, flags&32 != 0
+	c.Tokens, c.Continues, c.Forced = flags&16 != 0, flags&32 != 0, flags&64 != 0
 	c.BodySize = r.Int(uint64(maxBody))
 	c.Traits = openai.Traits(r.Int(math.MaxUint16))
 	c.Model, c.Salt, c.LoRA = r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes), r.String(openai.MaxNameBytes)
@@ -340,9 +345,9 @@ type verdict struct {
 
 // reasons are the words in which owners bounce and fail. They become labels of metrics, so a peer's other words do not.
 var reasons = []string{
-	"", "unknown", "down", "draining", "full", "generation", "queue", "body_budget", "deadline", "loop", "memory", // bounces
+	"", "unknown", "down", "draining", "full", "generation", "queue", "ejected", "body_budget", "deadline", "loop", "memory", // bounces
 	"not_allowed", "cannot_continue", // bounces for good
-	"truncated_body", "refused", "reset", "bad_event", "truncated", "stream_error", // failures
+	"truncated_body", "refused", "reset", "bad_event", "truncated", "stream_error", "stuck", reasonStopped, // failures
 }
 
 func knownReason(s string) string {

@@ -21,7 +21,7 @@ func exampleCall() *call {
 		Engine: "gpu0", Generation: 77, ID: "id-1", Method: http.MethodPost, Path: "/v1/chat/completions?x=1",
 		Header:        http.Header{"Content-Type": {"application/json"}, "Traceparent": {"a", "b"}},
 		Prompt:        cachestate.Prompt{Keys: []cachestate.Key{1, 1 << 63, 3}, Offsets: []uint32{0, 512, 70000}, Odd: []uint32{0, 100, 20000}, High: []uint32{0, 0, 3}, Bytes: 70123, Sure: 2, Turn: cachestate.TurnTools},
-		QueuedAtProbe: 0.25, Second: true, Once: true, Media: true, BodySize: 4096,
+		QueuedAtProbe: 0.25, Second: true, Forced: true, Once: true, Media: true, BodySize: 4096,
 		Traits: openai.TraitStream | openai.TraitOddNames, Model: "m", Salt: "s", LoRA: "l",
 		Left: 90*time.Second + time.Microsecond, Class: "chat", Priority: -100, Hops: 1,
 	}

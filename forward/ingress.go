@@ -35,7 +35,8 @@ type Config struct {
 	MaxBody      int           // bytes of one request body
 	BodyBudget   int64         // bytes of all request bodies held at once
 	QueueLimit   int           // requests held while all engines are full
-	QueueTimeout time.Duration // how long each of them is held
+	QueueBytes   int64         // bytes of their bodies, which are in BodyBudget too
+	QueueTimeout time.Duration // how long each of them is held, unless its class says otherwise
 	Timeout      time.Duration // of a whole request
 	Explain      bool          // send x-kvmesh-engine, -overlap and -reason with answers
 	Policy       Policy        // how which kind of traffic is routed, until SetPolicy
@@ -55,6 +56,7 @@ func DefaultConfig() Config {
 		MaxBody:      64 << 20,         // a 1 M token prompt is 4 MB; images are the larger part
 		BodyBudget:   512 << 20,        // an agent shares its host with an engine
 		QueueLimit:   512,              // at one second each, what 64 slots work off within the time below
+		QueueBytes:   256 << 20,        // half of the budget: what runs needs room too
 		QueueTimeout: 10 * time.Second, // longer than a burst, shorter than the patience of a client with retries
 		Timeout:      30 * time.Minute, // the longest answers; a hung engine holds its request that long
 		Explain:      true,
@@ -72,6 +74,7 @@ func (c *Config) Validate() error {
 	check(c.MaxBody > 0 && c.MaxBody <= 1<<30, "MaxBody (%d) must be 1 to 1 GiB", c.MaxBody)
 	check(c.BodyBudget >= int64(c.MaxBody), "BodyBudget (%d) must be at least MaxBody (%d)", c.BodyBudget, c.MaxBody)
 	check(c.QueueLimit >= 0, "QueueLimit (%d) must not be negative", c.QueueLimit)
+	check(c.QueueBytes >= 0, "QueueBytes (%d) must not be negative", c.QueueBytes)
 	check(c.QueueTimeout > 0, "QueueTimeout (%v) must be above 0", c.QueueTimeout)
 	check(c.Timeout > 0, "Timeout (%v) must be above 0", c.Timeout)
 	check(engine.CheckZone(c.Zone) == nil, "Zone (%q) must be a name of at most %d bytes", c.Zone, engine.MaxZone)
@@ -105,8 +108,11 @@ type Ingress struct {
 	probing   sync.WaitGroup
 }
 
-// Wait blocks until the probes that outlived their requests have ended, at most an accept deadline.
-func (g *Ingress) Wait() { g.probing.Wait() }
+// Wait blocks until what outlived its requests has ended: probes, for at most an accept deadline, and the keepers of queues.
+func (g *Ingress) Wait() {
+	g.probing.Wait()
+	g.room.keepers.Wait()
+}
 
 // New returns an Ingress and its Owner. It starts nothing.
 func New(c Config) (*Ingress, error) {
@@ -128,22 +134,35 @@ func New(c Config) (*Ingress, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("forward config: %w", err)
 	}
-	g := &Ingress{Config: c, room: newWaitRoom(c.QueueLimit, c.QueueTimeout), bodies: &budget{limit: c.BodyBudget}}
+	g := &Ingress{Config: c, bodies: &budget{limit: c.BodyBudget}}
+	g.room = newWaitRoom(bounds{c.QueueLimit, c.QueueBytes}, g)
 	g.policy.Store(newInForce(&c.Policy, c.Explain))
 	g.keyings.Store(&keyings{})
 	g.classes.byName = map[string]*classState{}
 	g.cut, g.cutNow = context.WithCancelCause(context.Background())
-	g.Owner = newOwner(&c, g.bodies)
+	g.Owner = newOwner(g.cut, &c, g.bodies)
 	g.metrics = newMetrics(c.Registerer, g)
 	return g, nil
 }
 
-// Cut ends the requests that still run: their clients are told, in the stream where it has begun. It is for the end of a
-// drain.
-func (g *Ingress) Cut() { g.cutNow(&failure{"agent_stopped", errors.New("this agent stops")}) }
+// Cut ends the requests that still run, of clients and of peers: clients are told, in the stream where it has begun, and so
+// are peers, which may have another engine answer. It is for the end of a drain.
+func (g *Ingress) Cut() { g.cutNow(&failure{reasonStopped, errors.New("this agent stops")}) }
+
+// reasonStopped is the reason of the requests that Cut has ended.
+const reasonStopped = "agent_stopped"
+
+// isStop reports whether err is the cause that Cut gives.
+func isStop(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.Reason == reasonStopped
+}
 
 // Active returns the number of requests taken in and not ended yet, and how many of them wait for a free engine.
 func (g *Ingress) Active() (inFlight, waiting int) { return int(g.active.Load()), g.room.len() }
+
+// BodyBytes returns the bytes of request bodies that are held now, of clients and of peers.
+func (g *Ingress) BodyBytes() int64 { return g.bodies.held.Load() }
 
 // Outcomes of a request, as metrics and events name them. Others are the reason of the last failure.
 const (
@@ -157,34 +176,37 @@ const (
 
 // exchange is one request on its way through the ingress.
 type exchange struct {
-	g       *Ingress
-	policy  *inForce
-	ctx     context.Context
-	w       http.ResponseWriter
-	r       *http.Request
-	start   time.Time
-	rng     *rand.Rand
-	request *openai.Request
-	body    heldBody
-	prompt  cachestate.Prompt
-	media   bool   // images, sound or video are part of it
-	batch   bool   // several prompts: routed by the first, which says nothing of the rest
-	model   string // canonical name
-	traffic Traffic
-	session string // that its body names
-	class   *Class
-	q       Question
-	ranked  []Candidate // of the last decision
-	answer  *answer
-	thread  *thread // nil when its class does not want it continued
-	retries int     // that waited before
-	broken  bool    // the engine's answer ended with an error of its own
-	event   Event
+	g        *Ingress
+	policy   *inForce
+	ctx      context.Context
+	w        http.ResponseWriter
+	r        *http.Request
+	start    time.Time
+	rng      *rand.Rand
+	request  *openai.Request
+	body     heldBody
+	prompt   cachestate.Prompt
+	media    bool   // images, sound or video are part of it
+	batch    bool   // several prompts: routed by the first, which says nothing of the rest
+	model    string // canonical name
+	traffic  Traffic
+	session  string // that its body names
+	class    *Class
+	priority int // of the class
+	q        Question
+	ranked   []Candidate // of the last decision
+	answer   *answer
+	thread   *thread // nil when its class does not want it continued
+	retries  int     // that waited before
+	broken   bool    // the engine's answer ended with an error of its own
+	event    Event
 
 	mu       sync.Mutex         // guards what follows while attempts run
-	place    *place             // in the wait room, while it has one
+	place    *place             // in the wait room; nil until it had one
+	taken    bool               // an owner has accepted it
 	failed   map[engine.ID]bool // engines that are not tried again
-	attempts int                // begun
+	attempts int                // begun, without races
+	races    int                // attempts at engines that another request had filled
 	deaths   int                // of engines that had the request
 }
 
@@ -309,20 +331,33 @@ func (x *exchange) generate(route openai.Route) {
 
 // serve carries the request to engines until one has answered, within the time limit.
 func (x *exchange) serve(request *openai.Request) {
-	ctx, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })()
-	x.ctx = ctx
-	x.answer = newAnswer(x.w, request.Route, request.Stream)
-	x.answer.http2 = x.r.ProtoMajor > 1
+	defer x.open(request.Route, request.Stream)()
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
-	defer x.answer.close()
-	defer x.leaveRoom()
+	defer func() { x.seat().leave(false, false) }()
 	defer x.thread.close()
 	x.finish(x.carry())
+}
+
+// open makes the answer, and the context that ends with the client, the time limit and the agent's Cut. Whoever calls it
+// calls done at the end.
+func (x *exchange) open(route openai.Route, stream bool) (done func()) {
+	limited, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
+	ctx, stop := context.WithCancelCause(limited)
+	x.ctx, x.answer = ctx, newAnswer(x.w, route, stream)
+	x.answer.http2 = x.r.ProtoMajor > 1
+	detach := context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })
+	unhook := func() bool { return true }
+	if x.r.ProtoMajor == 1 { // over HTTP/2 the end of a stream ends its writes
+		unhook = context.AfterFunc(x.r.Context(), x.answer.hangUp)
+	}
+	return func() {
+		x.answer.close()
+		unhook()
+		detach()
+		stop(nil)
+		cancel()
+	}
 }
 
 // resolve finds the canonical name of the request's model.
@@ -351,7 +386,7 @@ func (x *exchange) classify() {
 	}
 	x.session = x.request.SessionID
 	class := x.policy.Of(&x.traffic)
-	x.class = class
+	x.class, x.priority = class, class.Priority
 	x.q = class.Question(&x.prompt, class.Session(x.r.Header, x.session))
 	x.q.Zone = x.g.Zone
 	x.event.Class = class.Name
@@ -364,7 +399,7 @@ func (x *exchange) refuse(route openai.Route, e *openai.Error) {
 		x.event.Outcome = e.Reason // the mesh's fault and not the client's
 	}
 	x.g.metrics.refused.WithLabelValues(e.Reason).Inc()
-	writeError(x.w, route, e)
+	writeError(x.w, route, e, leastRetry)
 }
 
 // finish turns the end of carry into the client's answer and the event's outcome.
@@ -386,7 +421,10 @@ func (x *exchange) finish(err error) {
 func (x *exchange) fail(err error) {
 	e := answerError(err)
 	x.event.Outcome, x.event.Status = e.Reason, e.Status
-	x.answer.fail(e)
+	if r, ok := errors.AsType[*refusal](err); ok {
+		x.g.metrics.refused.WithLabelValues(r.reason).Inc()
+	}
+	x.answer.fail(e, retryAfter(err))
 }
 
 // outcomeOf names the end of a request that an engine has answered.

@@ -34,6 +34,7 @@ type memAgent struct {
 	kind   engine.Kind
 	mu     sync.Mutex
 	mute   bool // accepts streams and never answers, and drops datagrams
+	far    bool // no stream to it is ever open
 
 	lose      func(b []byte) bool // which of its datagrams are lost; nil for none
 	blocked   bool                // it can send no datagram
@@ -128,7 +129,7 @@ func (a *memAgent) SendDatagram(agent string, b []byte) error {
 
 func (a *memAgent) RTT(string) time.Duration { return 100 * time.Microsecond }
 
-func (a *memAgent) open(_ context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
+func (a *memAgent) open(ctx context.Context, agent string, serve func(context.Context, *Owner, Stream)) (Stream, error) {
 	peer := a.mesh.agents[agent]
 	if peer == nil {
 		return nil, errors.New("no connection")
@@ -139,6 +140,10 @@ func (a *memAgent) open(_ context.Context, agent string, serve func(context.Cont
 	here, there := memStreams()
 	peer.mu.Lock()
 	defer peer.mu.Unlock()
+	if peer.far {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if peer.mute {
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
@@ -260,6 +265,9 @@ type memBooker struct {
 	lie    bool    // tells impossible loads
 	queued float64 // seconds
 	refuse Refused
+	eject  bool // it is ejected: only who must go there may
+	stuck  context.Context
+	choke  context.CancelCauseFunc // gives up what it was booked for
 	ends   []Outcome
 	alive  context.Context
 	hang   context.CancelCauseFunc
@@ -305,6 +313,9 @@ func (b *memBooker) Admit(ad Admission) (Booking, engine.Load, error) {
 	if b.refuse != "" {
 		return nil, b.loadLocked(), b.refuse
 	}
+	if b.eject && !ad.Forced {
+		return nil, b.loadLocked(), Refused("ejected")
+	}
 	if b.limit > 0 && b.n >= b.limit {
 		return nil, b.loadLocked(), Refused("full")
 	}
@@ -333,6 +344,9 @@ func (b *memBooker) loadLocked() engine.Load {
 	}
 	if b.down {
 		l.Flags |= engine.Down
+	}
+	if b.eject {
+		l.Flags |= engine.Ejected
 	}
 	if b.lie {
 		l.KVUsage = impossible.KVUsage
@@ -367,6 +381,16 @@ func (k *memBooking) Turn(ctx context.Context) error {
 		return nil
 	}
 	return k.b.turn(ctx)
+}
+
+// GivenUp implements Booking: all bookings of a booker are given up together.
+func (k *memBooking) GivenUp() context.Context {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	if k.b.stuck == nil {
+		k.b.stuck, k.b.choke = context.WithCancelCause(context.Background())
+	}
+	return k.b.stuck
 }
 
 func (k *memBooking) FirstContent() {}

@@ -19,12 +19,14 @@ type metrics struct {
 	probes    *prometheus.CounterVec
 	continued *prometheus.CounterVec
 	doubts    *prometheus.CounterVec
+	overruled prometheus.Counter
 	ttft      *prometheus.HistogramVec
 	decision  prometheus.Histogram
 	overlap   prometheus.Histogram
 	promptTok *prometheus.CounterVec
 	cachedTok *prometheus.CounterVec
 	inFlight  prometheus.Gauge
+	queueWait *prometheus.HistogramVec
 
 	retryBudget *prometheus.CounterVec
 
@@ -44,15 +46,17 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help, Buckets: buckets}
 	}
-	f.NewGaugeFunc(gauge("waiting_requests", "Requests held here because every engine of their model is full. "+
-		"Worry when it stays above zero: the mesh is too small for its load."), func() float64 { return float64(g.room.len()) })
+	reg.MustRegister(&waitingByClass{g, prometheus.NewDesc(prometheus.BuildFQName(ns, sub, "waiting_requests"),
+		"Requests held here because every engine of their model is full, by class of the policy. "+
+			"Worry when it stays above zero: the mesh is too small for its load.", []string{"class"}, nil)})
 	f.NewGaugeFunc(gauge("body_bytes", "Bytes of request bodies held, of clients and of peers. Worry near the byte budget."),
 		func() float64 { return float64(g.bodies.held.Load()) })
 	return &metrics{
 		models: map[string]bool{},
 		requests: counter("requests_total", "Requests taken in by this agent, by how they ended. "+
 			"Worry about any outcome other than ok, canceled, bad_request and engine_refused.", "model", "outcome"),
-		refused: counter("refused_total", "Requests refused before any engine saw them, by reason.", "reason"),
+		refused: counter("refused_total", "Requests refused before any engine saw them, by reason. "+
+			"Worry about those that begin with queue: the mesh is too small for its load.", "reason"),
 		attempts: counter("attempts_total", "Engines tried for requests of this agent, by result. "+
 			"Worry when bounces or missed accepts are more than a few in a hundred.", "result"),
 		retries: counter("retries_total", "Requests sent to one more engine after one that had them failed, by class of the policy. "+
@@ -66,6 +70,11 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 			"engine, completed (only the end was missing), impossible, failed. Worry about failed: no engine took over.", "cause", "result"),
 		doubts: counter("doubts_total", "What peers told and cannot be true, so that it counts as unknown. "+
 			"Worry about any: an agent is broken, lies, or is of another version. Status and the log name it.", "what"),
+		overruled: f.NewCounter(prometheus.CounterOpts{
+			Namespace: ns, Subsystem: sub, Name: "ejections_overruled_total",
+			Help: "Decisions for an engine that is ejected, because more than half of those that could serve are. " +
+				"Worry when it grows: what ails the engines ails them all.",
+		}),
 		ttft: f.NewHistogramVec(histogram("ttft_seconds", "Time from a streamed request's arrival to the first content sent to the client.",
 			prometheus.ExponentialBuckets(0.005, 2, 15)), []string{"model"}),
 		decision: f.NewHistogram(histogram("decision_duration_seconds", "Time for keys, overlap and choice, without probes. "+
@@ -75,6 +84,8 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 		promptTok: counter("prompt_tokens_total", "Prompt tokens of requests whose engine reported cached tokens, by class of the policy.", "class"),
 		cachedTok: counter("cached_tokens_total", "Prompt tokens served from cache, as engines report, by class of the policy. "+
 			"Its share of prompt_tokens_total is the hit rate. Worry when it falls to nearly nothing: the class's prompts share no beginning.", "class"),
+		queueWait: f.NewHistogramVec(histogram("queue_wait_seconds", "Time that requests which were served waited here because every engine was full, by class of the policy. "+
+			"Worry when it is more than the class can bear.", prometheus.ExponentialBuckets(0.001, 2, 18)), []string{"class"}),
 		inFlight: f.NewGauge(gauge("in_flight_requests", "Requests taken in by this agent and not ended yet.")),
 	}
 }
@@ -97,6 +108,7 @@ func (m *metrics) forgetClass(name string) {
 	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok, m.retries, m.retryBudget} {
 		v.DeletePartialMatch(prometheus.Labels{"class": name})
 	}
+	m.queueWait.DeletePartialMatch(prometheus.Labels{"class": name})
 }
 
 // observe counts one ended request.

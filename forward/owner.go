@@ -43,7 +43,8 @@ type Admission struct {
 	Generation    engine.Generation // 0 when the decision saw no digest
 	QueuedAtProbe float64           // seconds; negative when the engine was not probed
 	Media         bool              // the prompt's bytes say little of its tokens
-	Second        bool              // a second owner accepts unless down, draining or full
+	Second        bool              // a second owner accepts unless down, draining, full or ejected
+	Forced        bool              // an ejected engine takes it: too few others are left
 
 	Route  openai.Route
 	Traits openai.Traits
@@ -56,6 +57,9 @@ type Admission struct {
 type Booking interface {
 	// Turn waits until the request may go to the engine. An error that is no end of ctx says that the engine went down.
 	Turn(ctx context.Context) error
+	// GivenUp returns a context that ends when the engine is found to accept and not to answer, as long as no content has come.
+	// The request has failed then, and content that comes is not passed on.
+	GivenUp() context.Context
 	// FirstContent tells that content of the answer came. The first call says that the prefill is done, the others that
 	// the engine is alive.
 	FirstContent()
@@ -106,7 +110,8 @@ type Owner struct {
 	client  *http.Client
 	maxBody int
 	bodies  *budget
-	short   func() bool // of memory: nothing new is taken of peers
+	short   func() bool     // of memory: nothing new is taken of peers
+	cut     context.Context // of the ingress: it ends, with its cause, when what still runs is to end
 }
 
 // engineIdle is how long a connection to an engine is kept for the next request. Engines close theirs after 5 s (uvicorn's
@@ -126,12 +131,13 @@ func NewEngineTransport() *http.Transport {
 	}
 }
 
-func newOwner(c *Config, bodies *budget) *Owner {
+func newOwner(cut context.Context, c *Config, bodies *budget) *Owner {
 	o := &Owner{
 		engines: map[string]LocalEngine{},
 		maxBody: c.MaxBody,
 		bodies:  bodies,
 		short:   c.ShortOfMemory,
+		cut:     cut,
 		client: &http.Client{
 			Transport: c.Transport,
 			// An engine that redirects would make the agent dial where the engine, or whoever answers for it, says.
@@ -199,10 +205,12 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		booking.Finish(outcome)
 	}()
 	if err := to.accepted(load); err != nil {
+		outcome.Failed = false
 		return ending{}, err
 	}
 	b, err := body()
 	if err != nil {
+		outcome.Failed = false // of the peer, or of the way to it: the engine was not asked
 		return ending{}, &failure{"truncated_body", err}
 	}
 	if c.Continues {
@@ -214,14 +222,16 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	defer cancel(nil)
 	alive := e.Booker.Alive()
 	defer context.AfterFunc(alive, func() { cancel(context.Cause(alive)) })()
+	givenUp := booking.GivenUp()
+	defer context.AfterFunc(givenUp, func() { cancel(context.Cause(givenUp)) })()
 	if err := booking.Turn(ctx); err != nil {
 		outcome.Failed = false // the engine was not asked
-		return ending{}, e.notSent(ctx, err)
+		return ending{}, e.notSent(ctx, booking, err)
 	}
 	l := newLearner(booking, c)
 	resp, err := l.send(b, func(body []byte) (*http.Response, error) { return o.ask(ctx, e, target, c, body) })
 	if err != nil {
-		return ending{}, engineFailure(e, err)
+		return ending{}, orStuck(booking, engineFailure(e, err))
 	}
 	defer func() { resp.Body.Close() }()
 	status = resp.StatusCode
@@ -230,28 +240,43 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		c.sent()
 	}
 	if err := l.prepare(resp); err != nil {
-		return ending{}, &failure{"reset", err}
+		return ending{}, orStuck(booking, &failure{"reset", err})
 	}
 	if err := to.head(&head{status, answerHeader(resp.Header)}); err != nil {
-		outcome = Outcome{Refused: !engineFault(status)}
+		outcome = Outcome{Refused: status >= http.StatusBadRequest && !engineFault(status)}
 		return ending{}, err
 	}
 	outcome, err = o.relay(resp, l, to)
 	if err != nil {
-		return ending{}, err
+		_, outcome.Failed = errors.AsType[*failure](err) // other errors are the receiver's: nobody takes the answer any more
+		return ending{}, orStuck(booking, err)
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300
 	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load(), Trailer: answerTrailer(resp.Trailer)}, nil
 }
 
-// notSent says why a request whose turn did not come was not sent to the engine. One that went down has bounced it after
-// all, so that it may be tried elsewhere even if it must not be done twice.
-func (e *LocalEngine) notSent(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return &failure{"reset", err}
+// orStuck returns err, or that the engine was found stuck where that is why.
+func orStuck(b Booking, err error) error {
+	if cause := context.Cause(b.GivenUp()); cause != nil {
+		return &failure{"stuck", cause}
 	}
-	return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
+	return err
+}
+
+// notSent says why a request whose turn did not come was not sent to the engine. One that went down or is stuck, or whose agent
+// stops, has bounced it after all, so that it may be tried elsewhere even if it must not be done twice.
+func (e *LocalEngine) notSent(ctx context.Context, b Booking, err error) error {
+	switch {
+	case b.GivenUp().Err() != nil:
+		return &bounce{verdict{Reason: "ejected", Load: e.Booker.Load()}}
+	case isStop(context.Cause(ctx)):
+		return &bounce{verdict{Reason: "draining", Load: e.Booker.Load()}}
+	case ctx.Err() != nil:
+		return &failure{"reset", err}
+	default:
+		return &bounce{verdict{Reason: "down", Load: e.Booker.Load()}}
+	}
 }
 
 // engineFault reports whether a status is the engine's fault and not the request's.
@@ -263,7 +288,7 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 		return noBooking{}, e.Booker.Load(), nil
 	}
 	return e.Booker.Admit(Admission{
-		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second,
+		Prompt: &c.Prompt, Generation: c.Generation, QueuedAtProbe: c.QueuedAtProbe, Media: c.Media, Second: c.Second, Forced: c.Forced,
 		Route: c.route(), Traits: c.Traits, Model: c.Model, Salt: c.Salt, LoRA: c.LoRA,
 	})
 }
@@ -271,6 +296,7 @@ func admit(e LocalEngine, c *call) (Booking, engine.Load, error) {
 type noBooking struct{}
 
 func (noBooking) Turn(context.Context) error    { return nil }
+func (noBooking) GivenUp() context.Context      { return context.Background() }
 func (noBooking) FirstContent()                 {}
 func (noBooking) Finish(Outcome)                {}
 func (noBooking) Ask() openai.Ask               { return openai.Ask{} }
@@ -364,6 +390,9 @@ func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 		if n > 0 {
 			if good {
 				l.b.FirstContent()
+				if err := context.Cause(l.b.GivenUp()); err != nil {
+					return Outcome{Failed: true}, err
+				}
 			}
 			if len(kept)+n <= usageWindow {
 				kept = append(kept, buf[:n]...)
@@ -414,6 +443,9 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 			done = done || e.Done
 			return true
 		})
+		if err := context.Cause(l.b.GivenUp()); err != nil {
+			return Outcome{Failed: true}, err
+		}
 		if err != nil {
 			out = l.flush(out)
 		}

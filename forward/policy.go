@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvmesh/kvmesh/cachestate"
 	"github.com/kvmesh/kvmesh/internal/engine"
@@ -61,6 +62,14 @@ type Class struct {
 	RandomCandidates  int     `yaml:"random_candidates"`
 	Probes            int     `yaml:"probes"`
 
+	// Priority decides who is served first when every engine is full: the highest, save one turn in sixteen.
+	Priority int `yaml:"priority"`
+	// QueueLimit and QueueBytes bound what of the class waits at one agent then, in requests and in bytes of bodies, and
+	// QueueTimeout for how long; 0 for what the agent's own bounds allow.
+	QueueLimit   int           `yaml:"queue_limit"`
+	QueueBytes   int64         `yaml:"queue_bytes"`
+	QueueTimeout time.Duration `yaml:"queue_timeout"`
+
 	// RetryBudget bounds the requests that are sent to one more engine after one that had them failed, as a share of all
 	// requests of the class, 0.2 by default. A lower one gives up sooner; a higher one adds to the load when engines fail of it.
 	RetryBudget float64 `yaml:"retry_budget"`
@@ -94,6 +103,8 @@ const (
 	maxClassName      = 64
 	maxLocalityWeight = 10
 	maxWaitWeight     = 10
+	maxPriority       = 100
+	maxQueueTimeout   = time.Hour
 	maxCandidates     = 32 // of either kind, and probes: more cost time and packets, and are no better
 )
 

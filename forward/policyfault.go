@@ -98,6 +98,15 @@ func (c *Class) faults() faults {
 	}{{"overlap_candidates", c.OverlapCandidates}, {"random_candidates", c.RandomCandidates}, {"probes", c.Probes}} {
 		f.check(n.value >= 0 && n.value <= maxCandidates, n.field, "(%d) must be 1 to %d", n.value, maxCandidates)
 	}
+	return append(f, c.queueFaults()...)
+}
+
+func (c *Class) queueFaults() faults {
+	var f faults
+	f.check(c.Priority >= -maxPriority && c.Priority <= maxPriority, "priority", "(%d) must be %d to %d", c.Priority, -maxPriority, maxPriority)
+	f.check(c.QueueLimit >= 0, "queue_limit", "(%d) must not be negative", c.QueueLimit)
+	f.check(c.QueueBytes >= 0, "queue_bytes", "(%d) must not be negative", c.QueueBytes)
+	f.check(c.QueueTimeout >= 0 && c.QueueTimeout <= maxQueueTimeout, "queue_timeout", "(%v) must be at most %v", c.QueueTimeout, maxQueueTimeout)
 	return f
 }
 

@@ -49,9 +49,12 @@ func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
 		return err
 	}
 	_ = s.SetDeadline(time.Time{})
-	ctx, cancel := within(ctx, c.Left)
-	defer cancel()
-	defer context.AfterFunc(s.Context(), cancel)()
+	ctx, done := within(ctx, c.Left)
+	defer done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.Context(), func() { cancel(context.Cause(s.Context())) })()
+	defer context.AfterFunc(o.cut, func() { cancel(context.Cause(o.cut)) })()
 	out := &frameSink{frames: newFrameWriter(s)}
 	if why := o.unfit(c); why != "" {
 		return out.finish(s, ending{}, &bounce{verdict{Reason: why, Load: o.load(c.Engine, engine.Load{})}})
@@ -60,7 +63,17 @@ func (o *Owner) ServeRequest(ctx context.Context, s Stream) error {
 	defer c.sent()
 	end, err := o.serve(ctx, c, func() ([]byte, error) { return receiveBody(s, frames, c.BodySize) }, out)
 	out.load = func() engine.Load { return o.load(c.Engine, engine.Load{}) }
-	return out.finish(s, end, err)
+	return out.finish(s, end, stopped(ctx, err))
+}
+
+// stopped makes whatever a request failed with the cause that ended it, where that is the end of this agent. One that was
+// not sent to its engine has bounced, and stays so.
+func stopped(ctx context.Context, err error) error {
+	_, bounced := errors.AsType[*bounce](err)
+	if cause := context.Cause(ctx); err != nil && !bounced && isStop(cause) {
+		return cause
+	}
+	return err
 }
 
 // within returns a context that ends after left, the time that the ingress said it has; 0 is no bound. The ingress gives

@@ -164,12 +164,15 @@ func (v *View) setLoadLocked(id engine.ID, l engine.Load, now time.Time) {
 	if e == nil || l.Seq <= e.load.Seq {
 		return
 	}
-	better := !e.load.Usable() && l.Usable()
+	better := !takes(e.load) && takes(l)
 	e.load, e.loadAt, e.seconds, e.sent = l, now, 0, 0
 	if better {
 		v.wakeLocked()
 	}
 }
+
+// takes reports whether an engine takes requests, and not only when too few others are left.
+func takes(l engine.Load) bool { return l.Usable() && l.Flags&engine.Ejected == 0 }
 
 // ForgetLoad says that an engine's load is not known, until the next one newer than what was: its owner told what cannot be
 // true.
@@ -381,7 +384,7 @@ func (v *View) Usable(now time.Time) int {
 	n := 0
 	for _, e := range v.engines {
 		c := e.candidate(now)
-		c.Load.Flags &^= engine.Full // full engines do not make an agent unready: that would close the mesh when it is busiest
+		c.Load.Flags &^= engine.Full | engine.Ejected // full engines do not make an agent unready: that would close the mesh when it is busiest
 		if len(e.Models) > 0 && c.Known && c.Eligible() {
 			n++
 		}

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -48,9 +49,11 @@ type agentCmd struct {
 	BodyBudget      int64         `help:"Most bytes of all request bodies held at once; by default 512 MiB, with a memory limit a quarter of it if that is less." placeholder:"BYTES"`
 	MemoryLimit     int64         `help:"Bytes of memory that this agent may use; new requests get 503 when it nears them. By default the limit of its control group, if it has one." placeholder:"BYTES"`
 	QueueLimit      int           `help:"Most requests held while every engine is full; past it clients get 429." default:"512"`
-	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full." default:"10s"`
+	QueueBytes      int64         `help:"Most bytes of their bodies, which are among those of body-budget." default:"268435456"`
+	QueueTimeout    time.Duration `help:"How long a request is held while every engine is full, unless its class says otherwise." default:"10s"`
 	Timeout         time.Duration `help:"Longest duration of a request." default:"30m"`
-	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop." default:"30s"`
+	DrainTimeout    time.Duration `help:"How long streams may take to finish at a stop; then they are cut. Whoever kills must wait some seconds longer." default:"25s"`
+	DrainGrace      time.Duration `help:"How long connections are still taken at a stop: longer than load balancers take to see that readyz says no." default:"5s"`
 	Policy          string        `help:"YAML file with the classes of traffic, each with its strategy (auto, session, prefix, load), until the mesh agrees on a policy (kvmesh policy apply); without either every request is routed by auto." placeholder:"FILE"`
 	Data            string        `help:"Folder for what must outlive a restart: this agent's part in the agreed state (policy, cordons, revoked certificates). Agents with one can become voters." placeholder:"DIR"`
 	BootstrapExpect int           `help:"How many agents with a data folder found the group that decides: the same number (3 or 5) on each of them, and more than half of how many they are. Needs data." placeholder:"N"`
@@ -68,10 +71,16 @@ func (c *agentCmd) Run(ctx context.Context, file *problems) error {
 		return badConfig(err)
 	}
 	defer runtime.KeepAlive(setCollector(config.MemoryLimit))
-	n, err := node.New(config)
+	n, err := awaitPorts(ctx, config.Logger, config.DrainTimeout+portsMargin, func() (*node.Node, error) { return node.New(config) })
 	if err != nil {
 		return err
 	}
+	defer onSecondSignal(n.Hurry)()
+	running, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { tellSupervisor(running, n.Ready) })
+	defer wg.Wait()
+	defer stop()
 	return n.Run(ctx)
 }
 
@@ -118,14 +127,14 @@ func (c *agentCmd) node() (node.Config, error) {
 		c.Name, _ = os.Hostname()
 	}
 	n.Logger = c.logger()
-	n.HTTP, n.Debug, n.DrainTimeout = c.HTTP, c.Debug, c.DrainTimeout
+	n.HTTP, n.Debug, n.DrainTimeout, n.DrainGrace = c.HTTP, c.Debug, c.DrainTimeout, c.DrainGrace
 	n.Data, n.BootstrapExpect = c.Data, c.BootstrapExpect
 	n.Forward.MaxBody, n.MemoryLimit = c.MaxBody, c.MemoryLimit
 	if n.MemoryLimit == 0 {
 		n.MemoryLimit = node.MemoryLimit(os.DirFS("/"))
 	}
 	n.Forward.BodyBudget = c.bodyBudget(&n)
-	n.Forward.QueueLimit, n.Forward.QueueTimeout = c.QueueLimit, c.QueueTimeout
+	n.Forward.QueueLimit, n.Forward.QueueBytes, n.Forward.QueueTimeout = c.QueueLimit, c.QueueBytes, c.QueueTimeout
 	n.Forward.Timeout, n.Forward.Explain, n.Forward.Zone = c.Timeout, c.Explain, c.Zone
 	n.Mesh.MeshID, n.Mesh.Name, n.Mesh.Join = c.MeshID, c.Name, c.Join
 	n.Mesh.QUICBind, n.Mesh.QUICAdvertise = c.QUICBind, c.QUICAdvertise

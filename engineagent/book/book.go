@@ -16,6 +16,9 @@ type Config struct {
 	// ShortestFirst orders what waits with the owner by its prefill, less a tenth of the time that it has waited; else the
 	// order is that of arrival.
 	ShortestFirst bool
+	// Judge finds out that the engine fails, is stuck or has become slow, and ejects it. A simulator whose engines do none of that
+	// leaves it out.
+	Judge bool
 }
 
 // Book counts the requests of one engine. Its zero value is of no use: see New.
@@ -28,10 +31,16 @@ type Book struct {
 
 	ledger  ledger
 	foreign foreign
-	penalty penalty
 	speeds  speeds
 	decode  decode
 	meters  meters
+
+	silence  silence
+	pace     pace
+	slowed   pace // those for which the engine was ejected as slow
+	answers  answers
+	standing standing
+	wasUp    bool
 }
 
 // New returns the book of an engine that is up and idle.
@@ -53,8 +62,14 @@ func (b *Book) SetMaxRunning(n int) { b.cfg.MaxRunning = n }
 // SetWindow takes what became known of the engine's prefill step; 0 for no queue. Next may return more than before.
 func (b *Book) SetWindow(tokens int) { b.cfg.Window = tokens }
 
-// SetDown says whether the engine is down: nothing is accepted then.
-func (b *Book) SetDown(on bool) { b.set(engine.Down, on) }
+// SetDown says whether the engine is down: nothing is accepted then. One that was up before has Returned when it is up again.
+func (b *Book) SetDown(on bool, now time.Time) {
+	if was := b.states&engine.Down != 0; was && !on && b.wasUp {
+		b.Returned(now)
+	}
+	b.wasUp = b.wasUp || !on
+	b.set(engine.Down, on)
+}
 
 // SetDraining says whether the engine is cordoned: nothing is accepted then, and what runs goes on.
 func (b *Book) SetDraining(on bool) { b.set(engine.Draining, on) }
@@ -87,12 +102,13 @@ func (b *Book) Load(now time.Time) engine.Load {
 		PrefillFixed:  fixed,
 		PrefillBend:   bend,
 		RequestCost:   b.decode.cost,
-		Flags:         b.Flags(),
+		Flags:         b.Flags(now),
 	}
 }
 
 // advance brings the book to now. A head that was taken for prefilled meanwhile was so from the moment when it was late.
 func (b *Book) advance(now time.Time) {
+	b.standing.advance(now)
 	c := b.speeds.curve
 	for at, ok := b.ledger.lapses(c); ok && !at.After(now); at, ok = b.ledger.lapses(c) {
 		if at.Before(b.meters.at) { // its time has become shorter by what was learned
@@ -110,7 +126,7 @@ func (b *Book) decoding() int { return b.ledger.running + b.ledger.prefilled + b
 func (b *Book) queuedSeconds(now time.Time) float64 {
 	c := b.speeds.curve
 	foreign := float64(b.foreign.tokens) * c.perToken
-	return min(b.ledger.queuedSeconds(c, now)+foreign, maxQueuedSeconds) + b.penalty.seconds(now)
+	return min(b.ledger.queuedSeconds(c, now)+foreign, maxQueuedSeconds)
 }
 
 // Queued returns the number of requests that wait with the owner.
@@ -127,8 +143,8 @@ func (b *Book) InFlight() int { return b.ledger.inFlight() + b.foreign.inFlight(
 const fullUsage = 0.95
 
 // Flags returns the engine's states at this very moment.
-func (b *Book) Flags() engine.Flags {
-	f := b.states
+func (b *Book) Flags(now time.Time) engine.Flags {
+	f := b.states | b.ejected(now)
 	noMemory := b.foreign.queued > 0 && b.foreign.kvUsage >= fullUsage
 	if noMemory || b.InFlight() >= b.cfg.MaxRunning {
 		f |= engine.Full
@@ -146,16 +162,19 @@ func (b *Book) Book(e *Entry, w Work, now time.Time) {
 		e.priority = priorityOf(seconds(b.speeds.curve.seconds(e.work)), now.Sub(b.began))
 	}
 	b.ledger.book(e)
+	b.standing.booked(e, now)
 }
 
 // Next returns the next request to hand to the engine and counts it as handed over; nil when none waits or the engine has
 // enough. It is to be called until it returns nil after Book, Content and End, and at the time that Wake says.
 func (b *Book) Next(now time.Time) *Entry {
 	b.advance(now)
-	if b.Queued() == 0 || b.cfg.Window > 0 && b.ledger.atWork >= int64(b.cfg.Window) {
+	if b.Queued() == 0 || b.ledger.queue[0].givenUp || b.cfg.Window > 0 && b.ledger.atWork >= int64(b.cfg.Window) {
 		return nil
 	}
-	return b.ledger.next(now)
+	e := b.ledger.next(now)
+	b.silence.handed(e, now)
+	return e
 }
 
 // Wake returns when Next is to be called though nothing happened: when the request that the engine prefills is late, the
@@ -171,10 +190,15 @@ func (b *Book) Wake() (at time.Time, ok bool) {
 // when that is not known, and does nothing for an entry that has had content or has ended.
 func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
 	b.advance(now)
-	if e.Waiting() {
-		e.began, e.ranBefore, e.worked = now, b.meters.ran, b.meters.worked
+	if !e.Waiting() {
+		return 0
 	}
-	return b.ledger.content(e, now)
+	e.began, e.ranBefore, e.worked = now, b.meters.ran, b.meters.worked
+	b.silence.leave(e)
+	b.silence.heard(now)
+	took = b.ledger.content(e, now)
+	b.prefilled(e, took, now)
+	return took
 }
 
 // End takes e out, whatever it was doing. It returns false for an entry that had ended before.
@@ -183,14 +207,13 @@ func (b *Book) End(e *Entry, now time.Time) bool {
 	if e.Running() {
 		e.decoded, e.ranWith, e.worked = now.Sub(e.began), b.meters.ran-e.ranBefore, b.meters.worked-e.worked
 	}
-	return b.ledger.end(e, now)
+	if !b.ledger.end(e, now) {
+		return false
+	}
+	b.silence.leave(e)
+	b.standing.ended(e)
+	return true
 }
-
-// Failed says that the engine failed a request: for some time it counts as busy.
-func (b *Book) Failed(now time.Time) { b.penalty.failed(now) }
-
-// Answered says that the engine answered a request, which ends what Failed began.
-func (b *Book) Answered() { b.penalty.answered() }
 
 // LearnSize takes the canonical bytes of a prompt that turned out to have so many tokens.
 func (b *Book) LearnSize(bytes int64, tokens int) { b.speeds.learnSize(bytes, tokens) }
@@ -204,10 +227,13 @@ func (b *Book) BytesPerToken() float64 { return b.speeds.bytesPerToken() }
 //
 // Only entries that had the engine's prefill to themselves when they were handed over teach: others measure the queue.
 func (b *Book) LearnPrefill(e *Entry, w Work, took time.Duration, sure bool) {
+	a, s := w.amount(), took.Seconds()
+	if sure && !e.heard.IsZero() {
+		b.corrected(e, a)
+	}
 	if !e.alone || took <= 0 {
 		return
 	}
-	a, s := w.amount(), took.Seconds()
 	if !sure {
 		s = max(s, b.speeds.curve.seconds(a)/2)
 	}

@@ -24,6 +24,13 @@ type Entry struct {
 	order    uint64        // of booking
 	place    int           // in the owner's queue
 
+	tried   bool      // the engine is on trial by it
+	givenUp bool      // the engine was found stuck before anything of it came
+	handed  time.Time // to the engine
+	heard   time.Time // when took and due were measured, at the first content; zero when they were not
+	took    float64   // seconds of prefill; 0 when it was never head
+	due     float64   // seconds that it should have taken
+
 	began     time.Time     // its first content
 	decoded   time.Duration // from the first content to the end
 	ranBefore float64       // meters.ran at the first content
@@ -45,6 +52,9 @@ const (
 
 // Running reports whether e has had content and has not ended.
 func (e *Entry) Running() bool { return e.state == stateRunning }
+
+// GivenUp reports whether the engine was found stuck before any content of e came: none is to be used then.
+func (e *Entry) GivenUp() bool { return e.givenUp }
 
 // Waiting reports whether e waits for its first content, with the owner or with the engine.
 func (e *Entry) Waiting() bool {

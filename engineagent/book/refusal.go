@@ -12,6 +12,7 @@ type Ask struct {
 	// QueuedAtProbe is the QueuedSeconds that the decision was made with; negative when the owner was not asked.
 	QueuedAtProbe float64
 	Second        bool // another owner has bounced it: refused only when it cannot be served
+	Forced        bool // too few engines are left that are not ejected: an ejected one takes it
 }
 
 // Reason says why a request was refused. The values are labels and wire words.
@@ -24,6 +25,7 @@ const (
 	ReasonFull       Reason = "full"
 	ReasonGeneration Reason = "generation" // the cache that the decision counted on is gone
 	ReasonQueue      Reason = "queue"      // the queue grew since the probe
+	ReasonEjected    Reason = "ejected"    // the engine is an outlier, or returns and has enough for now
 )
 
 // maxQueueGrowth is how much the queue may grow, in seconds, between a probe and the request: less bounces requests
@@ -33,7 +35,7 @@ const maxQueueGrowth = 0.5
 // Refusal returns why a request cannot be booked, "" when it can. It looks at facts of this engine only.
 func (b *Book) Refusal(a Ask, now time.Time) Reason {
 	b.advance(now)
-	flags := b.Flags()
+	flags := b.Flags(now)
 	switch {
 	case flags&engine.Down != 0:
 		return ReasonDown
@@ -41,6 +43,8 @@ func (b *Book) Refusal(a Ask, now time.Time) Reason {
 		return ReasonDraining
 	case flags&engine.Full != 0:
 		return ReasonFull
+	case flags&engine.Ejected != 0 && !a.Forced:
+		return ReasonEjected
 	case a.Second:
 		return ""
 	case a.Generation != 0 && a.Generation != b.generation:

@@ -66,6 +66,9 @@ func (s *speeds) learnPrefill(a amount, took float64) {
 	if a.tokens < minPrefillSample || !(took > 0) {
 		return
 	}
+	if s.fit.samples >= minFit { // as in the fit: an engine that has become slow is to be seen as such before that is its speed
+		took = min(took, maxOutlier*s.curve.seconds(a))
+	}
 	s.prefill.add(float64(a.tokens), took)
 	s.fit.add(a, took, s.curve)
 	s.measured = true

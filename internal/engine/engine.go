@@ -131,6 +131,9 @@ const (
 	Down     Flags = 1 << iota // the engine does not answer its owner
 	Draining                   // cordoned: no new requests
 	Full                       // waiting while KV usage >= 0.95, or running at the engine's maximum
+	// Ejected takes nothing while others can serve: its owner finds it broken, or it returns and has as many requests as it
+	// may for now.
+	Ejected
 )
 
 // Load is what delays the next request on an engine, as its owner sees it at one moment.

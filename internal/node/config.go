@@ -39,12 +39,17 @@ type Config struct {
 	// PolicyText is the text of Forward.Policy; "" for the built-in one.
 	PolicyText string
 
-	MemoryLimit  int64         // bytes of the process; new requests are refused well before; 0 for none
-	DrainTimeout time.Duration // how long streams may take to finish at a stop
-	Logger       *slog.Logger
-	Listen       func(network, addr string) (net.Listener, error) // nil: net.Listen
-	Transport    http.RoundTripper                                // to engines, for requests; nil: a pool of TCP connections
-	PollEngines  http.RoundTripper                                // to engines, for polls; nil: as Transport
+	MemoryLimit int64 // bytes of the process; new requests are refused well before; 0 for none
+	// DrainTimeout is how long a stopping agent waits for what runs, with the grace. A supervisor that kills before it is over
+	// cuts streams without a word: systemd's TimeoutStopSec and Kubernetes' terminationGracePeriodSeconds must be some seconds more.
+	DrainTimeout time.Duration
+	// DrainGrace is how long it still takes connections of clients, so that load balancers which look at readyz find out
+	// before they meet a closed port. Shorter than their period of looking, clients see errors; longer, stops take longer.
+	DrainGrace  time.Duration
+	Logger      *slog.Logger
+	Listen      func(network, addr string) (net.Listener, error) // nil: net.Listen
+	Transport   http.RoundTripper                                // to engines, for requests; nil: a pool of TCP connections
+	PollEngines http.RoundTripper                                // to engines, for polls; nil: as Transport
 
 	// Source returns what peers are told of an engine beside this agent, in place of the engine agent that it is given; nil
 	// changes nothing.
@@ -69,6 +74,9 @@ type EngineConfig struct {
 // maxExpect is the size of the group.
 const maxExpect = agreed.MaxVoters
 
+// maxDrain bounds how long an agent may take to stop: no stream takes a day.
+const maxDrain = 24 * time.Hour
+
 // maxRanks bounds the number of a data-parallel rank; no server has a thousand.
 const maxRanks = 1024
 
@@ -79,7 +87,8 @@ func DefaultConfig() Config {
 		Forward:      forward.DefaultConfig(),
 		HTTP:         ":7080",
 		Debug:        "127.0.0.1:7083",
-		DrainTimeout: 30 * time.Second, // most answers are complete by then; a supervisor's kill comes at about that time
+		DrainTimeout: 25 * time.Second, // all is over before Kubernetes kills, 30 s after its SIGTERM by default
+		DrainGrace:   5 * time.Second,  // two looks of one that looks each 2 s; Kubernetes is quicker
 	}
 }
 
@@ -95,7 +104,8 @@ func (c *Config) Validate() error {
 	check(c.Debug == "" || isAddress(c.Debug), "Debug", "(%q) must be host:port", c.Debug)
 	check(c.Debug == "" || c.DebugToken != "" || mesh.LoopbackOnly(c.Debug), "Debug", "(%s) is not on loopback: it needs a token", c.Debug)
 	check(c.MemoryLimit >= 0, "MemoryLimit", "(%d) must not be negative", c.MemoryLimit)
-	check(c.DrainTimeout >= 0, "DrainTimeout", "(%v) must not be negative", c.DrainTimeout)
+	check(c.DrainTimeout >= 0 && c.DrainTimeout <= maxDrain, "DrainTimeout", "(%v) must be 0 to %v", c.DrainTimeout, maxDrain)
+	check(c.DrainGrace >= 0 && c.DrainGrace <= maxDrain, "DrainGrace", "(%v) must be 0 to %v", c.DrainGrace, maxDrain)
 	check(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect, "BootstrapExpect", "(%d) must be 0 to %d", c.BootstrapExpect, maxExpect)
 	check(c.BootstrapExpect == 0 || c.Data != "", "BootstrapExpect", "(%d) needs a data folder: Data is missing", c.BootstrapExpect)
 	check(len(c.Engines) <= spread.MaxEngines, "Engines", "(%d) must be at most %d", len(c.Engines), spread.MaxEngines)

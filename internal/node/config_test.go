@@ -40,6 +40,7 @@ func TestEveryViolationNamesItsField(t *testing.T) {
 		{"body limit", func(c *Config) { c.Forward.MaxBody = 0 }, "MaxBody "},
 		{"body budget", func(c *Config) { c.Forward.BodyBudget = 1 }, "BodyBudget "},
 		{"queue limit", func(c *Config) { c.Forward.QueueLimit = -1 }, "QueueLimit "},
+		{"queue bytes", func(c *Config) { c.Forward.QueueBytes = -1 }, "QueueBytes "},
 		{"queue timeout", func(c *Config) { c.Forward.QueueTimeout = 0 }, "QueueTimeout "},
 		{"timeout", func(c *Config) { c.Forward.Timeout = 0 }, "Timeout "},
 		{"engine without name", engine(func(e *EngineConfig) { e.Name = "" }), `Engine "":`},

@@ -180,7 +180,7 @@ func (a *agreement) applyCordons(now time.Time) (next time.Time) {
 	}
 	a.n.view.SetCordons(cordoned)
 	for _, e := range a.n.agentsOf {
-		e.SetCordoned(a.n.draining.Load() || cordoned(e.Engine().ID))
+		e.SetCordoned(a.n.takesNothing(e.Engine()) || cordoned(e.Engine().ID))
 	}
 	return next
 }

@@ -19,7 +19,7 @@ var _ forward.Booker = booker{}
 func (b booker) Admit(a forward.Admission) (forward.Booking, engine.Load, error) {
 	admission := engineagent.Admission{
 		Prompt: a.Prompt, Bytes: a.Prompt.Bytes, Generation: a.Generation, QueuedAtProbe: a.QueuedAtProbe, Media: a.Media,
-		Second: a.Second, Route: a.Route, Traits: a.Traits, Model: a.Model, Salt: a.Salt, LoRA: a.LoRA,
+		Second: a.Second, Forced: a.Forced, Route: a.Route, Traits: a.Traits, Model: a.Model, Salt: a.Salt, LoRA: a.LoRA,
 	}
 	if len(a.Prompt.Keys) == 0 {
 		admission.Prompt = nil

@@ -53,6 +53,9 @@ type Node struct {
 
 	serving  atomic.Int64 // request streams of peers
 	draining atomic.Bool
+	closed   atomic.Bool     // it takes no new connection of clients any more
+	hurry    context.Context // ends when a drain is to end at once
+	hurryUp  context.CancelFunc
 
 	cordoning sync.Mutex // held while cordons are applied to the engines beside this agent
 }
@@ -75,6 +78,7 @@ func New(c Config) (*Node, error) {
 	}
 	n.view = forward.NewView(c.Mesh.Name, n.index)
 	n.memory = newMemory(c.MemoryLimit, n.log, n.registry)
+	n.hurry, n.hurryUp = context.WithCancel(context.Background())
 	n.registerMetrics()
 	for _, build := range []func() error{n.buildEngines, n.buildAgreed, n.buildMesh, n.buildIngress, n.buildSpread, n.listen} {
 		if err := build(); err != nil {
@@ -212,7 +216,8 @@ func (n *Node) DebugAddr() net.Addr {
 // QUICAddr returns the address that other agents join at.
 func (n *Node) QUICAddr() string { return n.mesh.QUICAddr().String() }
 
-// Run serves until ctx ends or a part fails, then stops in order. It returns the first failure, nil when ctx ended.
+// Run serves until ctx ends or a part fails, then stops in order. It returns the first failure; nil when ctx ended, and what
+// ran then has ended by itself or had its time.
 func (n *Node) Run(ctx context.Context) error {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -224,7 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.teller.AnnounceToSelf()
 	servers := n.servers()
 	for _, s := range servers {
-		g.Go(s.serve)
+		g.Go(func() error { return n.unlessDrained(s.serve()) })
 	}
 	g.Go(func() error { return n.mesh.Run(run) })
 	g.Go(func() error { return n.teller.Run(run) })
@@ -234,9 +239,10 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.watch(run) })
 	g.Go(func() error { return n.memory.run(run) })
 	n.log.Info("agent runs", "http", n.Addr().String(), "quic", n.QUICAddr(), "engines", len(n.agentsOf))
+	var cut error
 	select {
 	case <-ctx.Done():
-		n.drain(servers[0])
+		cut = n.drain()
 	case <-run.Done():
 	}
 	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see
@@ -244,39 +250,8 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	err := n.stop(servers)
 	stop()
-	return errors.Join(err, g.Wait(), n.Close())
+	return errors.Join(cut, err, g.Wait(), n.Close())
 }
-
-// drainGrace is how long a draining agent still takes connections: clients and load balancers that look at readyz once a
-// second find out before they meet a closed port. What comes goes to other engines.
-const drainGrace = time.Second
-
-// drain makes this agent unready, tells the peers that its engines take nothing new, takes no new connection after a
-// moment, and waits for what runs: requests of its own clients and of peers.
-func (n *Node) drain(ingress server) {
-	n.draining.Store(true)
-	n.agreement.applyCordons(time.Now())
-	n.teller.Changed()
-	n.log.Info("agent drains", "deadline", n.config.DrainTimeout)
-	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
-	defer cancel()
-	select {
-	case <-time.After(drainGrace):
-	case <-ctx.Done():
-	}
-	err := ingress.Shutdown(ctx)
-	for n.serving.Load() > 0 && ctx.Err() == nil {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if active, _ := n.ingress.Active(); err != nil || active > 0 || n.serving.Load() > 0 {
-		n.log.Warn("drain deadline passed: requests are cut", "requests", active, "peer_streams", n.serving.Load())
-		n.ingress.Cut()
-		time.Sleep(cutGrace)
-	}
-}
-
-// cutGrace is how long the clients of cut requests have to take their error event.
-const cutGrace = 200 * time.Millisecond
 
 // leaveTimeout bounds the farewell to the mesh.
 const leaveTimeout = 2 * time.Second

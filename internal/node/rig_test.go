@@ -57,7 +57,7 @@ func (r *rig) config(name string, engines ...string) Config {
 	c.Mesh.MeshID, c.Mesh.Name, c.Mesh.Identity, c.Mesh.GossipKeys = r.ca.Mesh(), name, id, [][]byte{r.key}
 	c.Mesh.QUICBind, c.Mesh.GossipBind, c.Mesh.ListenPacket = host+":7081", host+":7082", r.net.ListenPacket
 	c.Listen = func(_, addr string) (net.Listener, error) { return newDeaf(addr), nil }
-	c.Transport, c.PollEngines = upEngine{}, upEngine{}
+	c.Transport, c.PollEngines, c.DrainGrace = upEngine{}, upEngine{}, time.Second
 	for _, e := range engines {
 		c.Engines = append(c.Engines, EngineConfig{Name: e, URL: &url.URL{Scheme: "http", Host: e}})
 	}

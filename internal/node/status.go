@@ -27,6 +27,7 @@ type Status struct {
 	Agents     []AgentStatus   `json:"agents"`
 	Engines    []EngineStatus  `json:"engines"`
 	Classes    []ClassStatus   `json:"classes"` // of the policy, as requests that this agent took in
+	Queues     []QueueStatus   `json:"queues"`  // of models whose engines are all full
 	Refusals   []RefusalStatus `json:"refusals"`
 	Doubts     []forward.Doubt `json:"doubts"`      // what peers told and is not believed
 	GossipKeys mesh.GossipKeys `json:"gossip_keys"` // fingerprints
@@ -39,6 +40,7 @@ type Counters struct {
 	InFlight    int            `json:"in_flight"`    // requests taken in by this agent
 	Waiting     int            `json:"waiting"`      // of those, held because all engines are full
 	PeerStreams int            `json:"peer_streams"` // requests of peers on the engines beside this agent
+	BodyBytes   int64          `json:"body_bytes"`   // of request bodies that are held, of clients and of peers
 	Booked      map[string]int `json:"booked"`       // by engine beside this agent: requests booked
 }
 
@@ -54,7 +56,7 @@ type AgentStatus struct {
 // EngineStatus is one engine of the mesh.
 type EngineStatus struct {
 	Engine         engine.ID         `json:"engine"`
-	State          string            `json:"state"` // of its agent, or down, draining, cordoned or full
+	State          string            `json:"state"` // of its agent, or down, draining, cordoned, ejected or full
 	Kind           engine.Kind       `json:"kind"`
 	Zone           string            `json:"zone"`
 	Models         []string          `json:"models"`
@@ -81,6 +83,9 @@ type EngineStatus struct {
 // ClassStatus is one class of the policy.
 type ClassStatus = forward.ClassStatus
 
+// QueueStatus is what waits at this agent for one model.
+type QueueStatus = forward.QueueStatus
+
 // RefusalStatus is one peer that was refused, or refused this agent, for one reason.
 type RefusalStatus struct {
 	Time   time.Time `json:"time"`  // the last time
@@ -98,7 +103,7 @@ func (n *Node) Status() Status {
 		Agent: n.config.Mesh.Name, Mesh: n.config.Mesh.MeshID, Time: now, Uptime: now.Sub(n.start).Seconds(),
 		Ready: n.Ready(), Settled: n.mesh.Settled(), Draining: n.draining.Load(),
 		Scheme: int(n.config.Forward.Scheme.Version), Counters: n.counters(),
-		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Refusals: n.refusals(),
+		Agents: n.agentStatuses(now), Engines: n.engineStatuses(now), Classes: n.ingress.Classes(), Queues: n.ingress.Queues(), Refusals: n.refusals(),
 		Doubts: n.ingress.Doubts(), GossipKeys: n.mesh.GossipKeys(), Agreed: n.agreement.status(now), Notes: n.notes(),
 	}
 	return s
@@ -128,7 +133,7 @@ func (n *Node) refusals() []RefusalStatus {
 }
 
 func (n *Node) counters() Counters {
-	c := Counters{PeerStreams: int(n.serving.Load()), Booked: map[string]int{}}
+	c := Counters{PeerStreams: int(n.serving.Load()), BodyBytes: n.ingress.BodyBytes(), Booked: map[string]int{}}
 	c.InFlight, c.Waiting = n.ingress.Active()
 	for name, a := range n.byName {
 		c.Booked[name] = a.Booked()
@@ -189,6 +194,7 @@ func (n *Node) engineStatuses(now time.Time) []EngineStatus {
 
 // The states of an engine that takes nothing new: its owner says so, or only this agent leaves it out yet.
 const (
+	stateEjected  = "ejected"
 	stateDraining = "draining"
 	stateCordoned = "cordoned"
 )
@@ -199,6 +205,8 @@ func flagWord(f engine.Flags) string {
 		return "down"
 	case f&engine.Draining != 0:
 		return stateDraining
+	case f&engine.Ejected != 0:
+		return stateEjected
 	case f&engine.Full != 0:
 		return "full"
 	default:
@@ -216,6 +224,7 @@ func (n *Node) notes() []string {
 		}
 		notes = append(notes, a.Notes()...)
 	}
+	notes = append(notes, overruled(n.engineStatuses(time.Now()))...)
 	overfull := func(d DigestStatus) bool { return d.Fill > cachestate.MaxFill }
 	for _, e := range n.engineStatuses(time.Now()) {
 		if slices.ContainsFunc(e.Digests, overfull) {

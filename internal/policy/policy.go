@@ -70,7 +70,7 @@ func readable(err error) error {
 }
 
 // reservedFields are of a later version. They are not unknown: whoever writes them should hear why they do nothing.
-var reservedFields = []string{"hedge", "priority", "queue_limit", "queue_timeout"}
+var reservedFields = []string{"hedge"}
 
 // aliases returns an error for each alias: a few of them can make a small text large.
 func aliases(file *ast.File) []error {
@@ -112,9 +112,9 @@ func faults(file *ast.File, p *forward.Policy) []error {
 		errs = append(errs, fmt.Errorf("%s: %w", placeOf(nearest(file, f)), f))
 	}
 	for i := range p.Classes {
-		for _, field := range []string{"locality_weight", "min_prompt_tokens", "wait_weight", "overlap_candidates", "random_candidates", "probes", "retry_budget"} {
+		for _, field := range []string{"locality_weight", "min_prompt_tokens", "wait_weight", "overlap_candidates", "random_candidates", "probes", "retry_budget", "queue_limit", "queue_bytes", "queue_timeout"} {
 			n := nodeAt(file, fmt.Sprintf("$.classes[%d].%s", i, field))
-			if n != nil && strings.Trim(n.String(), "0.") == "" {
+			if n != nil && strings.Trim(n.String(), "0.smh") == "" {
 				errs = append(errs, fmt.Errorf("%s: policy class %d (%q): %s must be above 0; leave it out for the default", placeOf(n), i+1, p.Classes[i].Name, field))
 			}
 		}

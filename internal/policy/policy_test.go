@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,6 +26,10 @@ classes:
     overlap_candidates: 4
     random_candidates: 8
     probes: 5
+    priority: -3
+    queue_limit: 100
+    queue_bytes: 1000000
+    queue_timeout: 1m30s
   - name: documents
     match: {model: big, min_tokens: 20000}
     strategy: prefix
@@ -42,6 +47,7 @@ func TestWholePolicyIsRead(t *testing.T) {
 				Name: "chat", Strategy: forward.StrategySession, SessionHeader: "x-chat",
 				Match:      forward.Match{Path: "/v1/chat/completions", Header: map[string]string{"x-team": "support"}},
 				WaitWeight: 2, OverlapCandidates: 4, RandomCandidates: 8, Probes: 5,
+				Priority: -3, QueueLimit: 100, QueueBytes: 1_000_000, QueueTimeout: 90 * time.Second,
 			},
 			{
 				Name: "documents", Match: forward.Match{Model: "big", MinTokens: 20000},
@@ -70,21 +76,23 @@ func TestListsThatAreEmptyAreNotLeftOut(t *testing.T) {
 
 func TestFaultsNameTheirLines(t *testing.T) {
 	for text, want := range map[string][]string{
-		"classes:\n  - name: a\n    strategy: best\n":                          {`line 3, column 15: policy class 1 ("a"): strategy "best" is none of auto, session, prefix, load`},
-		"classes:\n  - name: a\n    colour: red\n":                             {`line 3, column 5: unknown field "colour"`},
-		"classes:\n  - name: a\n    match: {min_tokens: many}\n":               {"line 3, column 25: cannot unmarshal string"},
-		"classes:\n  - name: a\n    match:\n      path: v1\n":                  {`line 4, column 13: policy class 1 ("a"): path ("v1") must begin with a slash`},
-		"classes:\n  - strategy: auto\n":                                       {`policy class 1 (""): name must have 1 to 64 bytes`},
-		"classes:\n  - name: a\n  - name: a\n    strategy: prefix\n":           {`line 4, column 15: policy class 2 ("a"): strategy prefix needs`, `line 3, column 11: policy class 2 ("a"): name is taken`},
-		"classes:\n  - name: a\n    probes: 0\n":                               {"line 3, column 13: ", "probes must be above 0"},
-		"classes:\n  - name: a\n    retry_budget: 2\n":                         {"line 3, column 19: ", "retry_budget (2) must be above 0 and at most 1"},
-		"allowed_routes:\n- /v1/models\n- /nowhere\n":                          {`line 2, column 1: policy: allowed_routes "/nowhere" is no route`},
-		"hedge: true\nclasses:\n  - name: a\n    priority: 1\n    probes: 1\n": {"line 1, column 8: hedge is not in this version", "line 4, column 15: priority is not in this version"},
-		"classes:\n- &a {name: x}\n- *a\n":                                     {"line 3, column 3: aliases are not allowed"},
-		"classes: {":                                                           {"line 1, column 10: "},
-		"classes: 3":                                                           {"line 1, column 10: "},
-		"a: 1\n---\n":                                                          {"several documents"},
-		strings.Repeat("#", MaxBytes+1):                                        {"at most 262144 are allowed"},
+		"classes:\n  - name: a\n    strategy: best\n":                                              {`line 3, column 15: policy class 1 ("a"): strategy "best" is none of auto, session, prefix, load`},
+		"classes:\n  - name: a\n    colour: red\n":                                                 {`line 3, column 5: unknown field "colour"`},
+		"classes:\n  - name: a\n    match: {min_tokens: many}\n":                                   {"line 3, column 25: cannot unmarshal string"},
+		"classes:\n  - name: a\n    match:\n      path: v1\n":                                      {`line 4, column 13: policy class 1 ("a"): path ("v1") must begin with a slash`},
+		"classes:\n  - strategy: auto\n":                                                           {`policy class 1 (""): name must have 1 to 64 bytes`},
+		"classes:\n  - name: a\n  - name: a\n    strategy: prefix\n":                               {`line 4, column 15: policy class 2 ("a"): strategy prefix needs`, `line 3, column 11: policy class 2 ("a"): name is taken`},
+		"classes:\n  - name: a\n    probes: 0\n":                                                   {"line 3, column 13: ", "probes must be above 0"},
+		"allowed_routes:\n- /v1/models\n- /nowhere\n":                                              {`line 2, column 1: policy: allowed_routes "/nowhere" is no route`},
+		"hedge: true\nclasses:\n  - name: a\n    hedge: true\n    probes: 1\n":                     {"line 1, column 8: hedge is not in this version", "line 4, column 12: hedge is not in this version"},
+		"classes:\n  - name: a\n    priority: 101\n    queue_timeout: 0s\n":                        {`line 3, column 15: policy class 1 ("a"): priority (101) must be -100 to 100`, "line 4, column 20: policy class 1 (\"a\"): queue_timeout must be above 0"},
+		"classes:\n  - name: a\n    queue_limit: -1\n    queue_bytes: -1\n    queue_timeout: 2h\n": {"line 3", "queue_limit (-1) must", "line 4", "queue_bytes (-1) must", "line 5", "queue_timeout (2h0m0s) must be at most 1h"},
+		"classes:\n- &a {name: x}\n- *a\n":                                                         {"line 3, column 3: aliases are not allowed"},
+		"classes: {":                                                                               {"line 1, column 10: "},
+		"classes: 3":                                                                               {"line 1, column 10: "},
+		"a: 1\n---\n":                                                                              {"several documents"},
+		strings.Repeat("#", MaxBytes+1):                                                            {"at most 262144 are allowed"},
+		"classes:\n  - name: a\n    retry_budget: 2\n":                                             {"line 3, column 19: ", "retry_budget (2) must be above 0 and at most 1"},
 	} {
 		_, err := Parse([]byte(text))
 		for _, w := range want {

@@ -87,7 +87,7 @@ func (c *Cluster) nodeConfig(i int, at netip.Addr) (node.Config, *process, []*ht
 	n.Mesh.Join, n.Mesh.ListenPacket = c.seeds(), p.listenPacket
 	n.HTTP, n.Debug, n.DebugToken = addr(portHTTP), addr(portDebug), debugToken
 	n.Listen, n.Transport, n.PollEngines = p.listen, requests, polls
-	n.Logger, n.DrainTimeout = logger(), 5*time.Second
+	n.Logger, n.DrainTimeout, n.DrainGrace = logger(), 5*time.Second, time.Second
 	if i < c.config.Agents {
 		n.Engines = []node.EngineConfig{{Name: engineName, URL: &url.URL{Scheme: "http", Host: addr(portEngine)}}}
 	}
@@ -213,5 +213,5 @@ func idle(n node.Counters) bool {
 	for _, b := range n.Booked {
 		booked += b
 	}
-	return n.InFlight == 0 && n.Waiting == 0 && n.PeerStreams == 0 && booked == 0
+	return n.InFlight == 0 && n.Waiting == 0 && n.PeerStreams == 0 && n.BodyBytes == 0 && booked == 0
 }

@@ -15,6 +15,8 @@ type Faults struct {
 	Unavailable bool `json:"unavailable,omitempty"`
 	// Hang accepts requests and never answers.
 	Hang bool `json:"hang,omitempty"`
+	// Stall accepts requests for generation and never answers them; all else is well.
+	Stall bool `json:"stall,omitempty"`
 	// HangAfterHeaders sends the headers of a stream and nothing more.
 	HangAfterHeaders bool `json:"hang_after_headers,omitempty"`
 	// DieAfterTokens resets the connection of every stream after that many tokens, and of other answers when they would be

@@ -154,6 +154,9 @@ func (e *Engine) generating(h bodyHandler) http.HandlerFunc {
 		case f.TooMany:
 			e.countFault()
 			return &apiError{status: http.StatusTooManyRequests, message: "too many requests"}
+		case f.Stall:
+			e.countFault()
+			return e.life.Load().wait(w, r, nil) // nothing is produced
 		case e.picked():
 			e.countFault()
 			status := f.ErrorStatus

@@ -308,7 +308,7 @@ func (p *mesh) done(r *request, n *node) {
 
 // flagged sends a heartbeat at once when the engine has become full, or is no longer.
 func (p *mesh) flagged(n *node) {
-	full := n.book.Flags()&engine.Full != 0
+	full := n.book.Flags(p.w.clock())&engine.Full != 0
 	if full == n.full {
 		return
 	}

@@ -153,7 +153,6 @@ func (n *node) first(r *request) {
 // done is called by the engine at the last token of r.
 func (n *node) done(r *request) {
 	n.leave(r)
-	n.book.Answered()
 	n.book.LearnSize(int64(r.input)*bytesPerToken, r.input)
 	n.book.LearnPrefill(&r.entry, book.Work{Prompt: r.input, New: r.input - r.cached(n.w.blockTokens)}, r.took, true)
 	n.book.LearnDecode(&r.entry, r.output)

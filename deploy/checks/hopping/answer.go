@@ -15,6 +15,7 @@ type answer struct {
 	status     int
 	retryAfter string
 	engine     string // x-kvmesh-engine; "" where the head never came
+	retried    bool   // x-kvmesh-reason says so: another engine was tried before
 	id         string // of its chunks
 	text       string // thoughts included
 	thought    string // of it
@@ -70,6 +71,7 @@ type message struct {
 // read reads an answer to its end, and returns an error unless all of it came, in order.
 func (a *answer) read(resp *http.Response, begin time.Time) error {
 	a.status, a.retryAfter, a.engine = resp.StatusCode, resp.Header.Get("Retry-After"), resp.Header.Get("X-Kvmesh-Engine")
+	a.retried = resp.Header.Get("X-Kvmesh-Reason") == "retry"
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
 		return &statusError{resp.StatusCode, a.retryAfter, string(bytes.TrimSpace(text))}

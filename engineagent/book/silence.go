@@ -1,0 +1,109 @@
+package book
+
+import (
+	"slices"
+	"time"
+)
+
+// silence finds out whether an engine still works, by what it has not said. Only streams tell: an answer that comes whole
+// shows nothing while it is made.
+type silence struct {
+	mute []*Entry  // with the engine, without content, in order of hand-over
+	sign time.Time // when it last showed that it works
+	// counts says that the engine tells how much it has computed, so that it is seen to work on what it does not show.
+	counts bool
+
+	stuckAt time.Time     // when it was found stuck, and no sign came since; zero otherwise
+	waited  time.Duration // how long it had been silent then
+}
+
+// An engine is quiet when nothing has come for twice the time that what it was given should take, and a second; nothing more
+// is sent to it then while others can serve, and at the next sign of life all is well again. It is stuck after four times
+// that time, and stuckFloor: what waits there is given up. The first costs nothing when it is wrong, so that a single
+// collection of garbage may do it. The second throws away a prefill: below ten seconds are an engine that compiles a new shape,
+// or captures a graph, and a prompt that engine and owner count differently. With blindFloor an engine that tells no counts
+// may be making a tool's call that it shows when it is complete.
+const (
+	quietFloor  = time.Second
+	quietFactor = 2
+	stuckFloor  = 10 * time.Second
+	blindFloor  = 30 * time.Second
+	stuckFactor = 4
+	// trialFactor goes for a single request on trial: nothing else keeps the engine from it, and its client waits.
+	trialFactor = 10
+)
+
+// patientRate stands for the speed of an engine that has not been measured, in tokens/s: that of a large model on CPUs.
+const patientRate = 100
+
+// handed takes an entry that is now with the engine.
+func (s *silence) handed(e *Entry, now time.Time) {
+	e.handed = now
+	s.mute = append(s.mute, e)
+}
+
+// leave takes out an entry that has content or has ended.
+func (s *silence) leave(e *Entry) {
+	if i := slices.Index(s.mute, e); i >= 0 {
+		s.mute = slices.Delete(s.mute, i, i+1)
+	}
+}
+
+// limits are the moments at which a silence means something, unless a sign of life comes before.
+type limits struct{ since, quiet, stuck time.Time }
+
+// limits is false when nothing is there that would show a sign of life. What was handed over to an engine that was quiet gives
+// it no more time.
+func (s *silence) limits(c curve, trial *Entry) (l limits, ok bool) {
+	first := slices.IndexFunc(s.mute, func(e *Entry) bool { return !e.whole })
+	if first < 0 {
+		return l, false
+	}
+	l.since = s.mute[first].handed
+	if s.sign.After(l.since) {
+		l.since = s.sign
+	}
+	l.quiet = l.since.Add(quietFloor)
+	var owed amount
+	for _, e := range s.mute {
+		if !e.handed.Before(l.quiet) {
+			break
+		}
+		if !e.whole || e.state != statePrefilled {
+			owed.add(e.work)
+			l.quiet = l.since.Add(quietFloor + seconds(quietFactor*c.seconds(owed)))
+		}
+	}
+	floor := stuckFloor
+	if !s.counts {
+		floor = blindFloor
+	}
+	wait := floor + seconds(stuckFactor*c.seconds(owed))
+	if len(s.mute) == 1 && s.mute[0] == trial {
+		wait = min(wait, quietFloor+seconds(trialFactor*c.seconds(owed)))
+	}
+	l.stuck = l.since.Add(wait)
+	return l, true
+}
+
+// heard notes a sign of life.
+func (s *silence) heard(now time.Time) { s.sign, s.stuckAt = now, time.Time{} }
+
+// giveUp returns the entries that wait for an engine that is stuck, silent for so long, and forgets them.
+func (s *silence) giveUp(now time.Time, silent time.Duration) []*Entry {
+	given := s.mute
+	s.mute = nil
+	if s.stuckAt.IsZero() {
+		s.stuckAt, s.waited = now, silent
+	}
+	return given
+}
+
+// hung reports, once, that the engine has been silent for as long again since it was found stuck.
+func (s *silence) hung(now time.Time) bool {
+	if s.stuckAt.IsZero() || now.Sub(s.stuckAt) < s.waited {
+		return false
+	}
+	s.stuckAt = now
+	return true
+}

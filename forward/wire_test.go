@@ -128,7 +128,7 @@ func serveBytes(t *testing.T, answer func(w *bufio.Writer)) *pipeListener {
 // ask returns what the client got, and how it ended.
 func (m *wireMesh) ask(t *testing.T, body string) (*http.Response, []byte, error) {
 	t.Helper()
-	resp, err := m.client.Post((&url.URL{Scheme: "http", Host: "mesh", Path: "/v1/chat/completions"}).String(), "application/json", strings.NewReader(body)) //nolint:noctx // a test
+	resp, err := m.client.Post((&url.URL{Scheme: "http", Host: "mesh", Path: "/v1/chat/completions"}).String(), "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/lab"
+	"github.com/kvmesh/kvmesh/internal/simengine"
 )
 
 const (
@@ -27,9 +28,10 @@ const (
 	memoryLimit = 1 << 30
 
 	slowStreams = 2000
-	slowTokens  = 700 // some 170 kB: more than the buffers of both sockets and the window between the agents take
+	slowTokens  = 600 // some 140 kB: more than the buffers of both sockets and the window between the agents take
 	largeBodies = 100
 	largeBytes  = 20 << 20
+	hurry       = 20 // how much faster the engine is than a real one while it fills the slow streams
 
 	// addedGap is what 2,000 clients that do not read may add to the p99 of the time between events of other streams.
 	addedGap = 5 * time.Millisecond
@@ -39,7 +41,7 @@ const (
 // the agents and at streams beside.
 func checkMemory(ctx context.Context, h *check.Harness) error {
 	m, err := startHop(ctx, h, []string{"--memory-limit", strconv.Itoa(memoryLimit)},
-		[]string{"--max-running", "8192", "--answer-tokens", "100000", "--prefill-rate", "1000000", "--capacity-tokens", "50000000"})
+		[]string{"--speed", strconv.Itoa(hurry), "--max-running", "8192", "--answer-tokens", "100000", "--prefill-rate", "1000000", "--capacity-tokens", "50000000"})
 	if err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func checkMemory(ctx context.Context, h *check.Harness) error {
 	watch := watchRSS(ctx, m)
 	defer watch.stop()
 	h.Say("agents at rest: %s", watch.now())
-	alone, err := playPaced(ctx, m.Agents[0].HTTP, pacedAtOnce, 200)
+	alone, err := playUnhurried(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -58,6 +60,17 @@ func checkMemory(ctx context.Context, h *check.Harness) error {
 		return err
 	}
 	return m.AwaitRest(ctx, 20*time.Second)
+}
+
+// playUnhurried plays streams with the times of a real engine.
+func playUnhurried(ctx context.Context, m *lab.Mesh) (p paced, err error) {
+	if err := m.Agents[1].SetFaults(ctx, simengine.Faults{Slow: hurry}); err != nil {
+		return p, err
+	}
+	if p, err = playPaced(ctx, m.Agents[0].HTTP, pacedAtOnce, 200); err != nil {
+		return p, err
+	}
+	return p, m.Agents[1].SetFaults(ctx, simengine.Faults{})
 }
 
 // slowReaders opens streams that are hardly read, lets others run beside them, and then reads them to their ends.
@@ -86,11 +99,11 @@ func slowReaders(ctx context.Context, h *check.Harness, m *lab.Mesh, watch *rssW
 		s, err := m.Agents[1].EngineStats(ctx)
 		return err == nil && s.Finished-before.Finished >= int64(n) && s.Running == 0
 	}
-	if err := check.Await(ctx, 6*time.Minute, "the engine to have said all", said); err != nil {
+	if err := check.Await(ctx, 8*time.Minute, "the engine to have said all", said); err != nil {
 		return err
 	}
 	h.Say("%d streams hang: %s", n, watch.now())
-	beside, err := playPaced(ctx, m.Agents[0].HTTP, pacedAtOnce, 200)
+	beside, err := playUnhurried(ctx, m)
 	if err != nil {
 		return err
 	}

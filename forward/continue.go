@@ -2,8 +2,13 @@ package forward
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/kvmesh/kvmesh/internal/engine"
 	"github.com/kvmesh/kvmesh/internal/openai"
@@ -321,23 +326,60 @@ func (e *LocalEngine) continues(c *call) bool {
 	if e.Kind == nil {
 		return false
 	}
-	switch e.Kind() {
-	case engine.KindVLLM, engine.KindSGLang:
-		return c.route() == openai.RouteCompletions
-	case engine.KindTRTLLM:
+	kind := e.Kind()
+	if kind == engine.KindTRTLLM {
 		c.Path = chatPath
-		return true
-	default:
-		return false
 	}
+	return takesTokens(kind)
 }
 
-var errNoContinuation = errors.New("the body does not go on with an answer")
-
-// continuing returns the body of a call as the route of its engine takes it; nil when it is not what the call says.
-func continuing(c *call, body []byte) []byte {
+// continuing returns the body of a call that goes on with an answer as the route of its engine takes it; nil when it is not
+// what the call says, or when its last ids are half a character: then the client does not have the text of all of them, since
+// an engine may have told several ids with the text of some.
+func (o *Owner) continuing(ctx context.Context, e *LocalEngine, c *call, body []byte) []byte {
 	if c.Path == chatPath {
 		return openai.ContinuingChat(body)
 	}
+	ids := openai.PromptIDs(openai.RouteCompletions, body)
+	if len(ids) == 0 || o.endsHalf(ctx, e, c, ids[max(len(ids)-wholeCharacter, 0):]) {
+		return nil
+	}
 	return body
+}
+
+const (
+	// wholeCharacter is how many of the last ids have a whole character among them: one has at most four bytes.
+	wholeCharacter = 8
+	// readTimeout is how long an engine may take to say what those read.
+	readTimeout = time.Second
+	// maxRead bounds what it says.
+	maxRead = 64 << 10
+)
+
+// endsHalf asks the engine whether the text of ids ends within a character. An engine that does not say is not believed to.
+func (o *Owner) endsHalf(ctx context.Context, e *LocalEngine, c *call, ids []uint32) bool {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	question, err := json.Marshal(map[string]any{"model": c.Model, "tokens": ids})
+	if err != nil {
+		return false
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL.JoinPath("detokenize").String(), bytes.NewReader(question))
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if e.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+e.APIKey)
+	}
+	resp, err := o.client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	var answer struct{ Prompt, Text string } // vLLM's field, SGLang's
+	if json.NewDecoder(io.LimitReader(resp.Body, maxRead)).Decode(&answer) != nil {
+		return false
+	}
+	return strings.HasSuffix(answer.Prompt+answer.Text, "\uFFFD")
 }

@@ -8,7 +8,7 @@ import (
 // What a drain rate is the mean of: the last seconds in which somebody waited, or the last requests where that is longer. A
 // shorter mean follows answers that end in a bunch, a longer one an engine that is gone.
 const (
-	drainMemory   = 5 * time.Second
+	drainMemory   = 2 * time.Second
 	drainRequests = 16
 	drainForgets  = time.Minute // at most so long a memory, and after so long without waiting none
 	drainKnown    = time.Second // of waiting until it is known

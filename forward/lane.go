@@ -68,8 +68,8 @@ func (l *lane) head(h *head) error {
 		return errNotHere
 	}
 	if l.answer.retryable(h.Status) {
-		if l.yields() {
-			return errTryNext
+		if err := l.yield(); err != nil {
+			return err
 		}
 		askToRetry(h)
 	}
@@ -80,8 +80,18 @@ func (l *lane) head(h *head) error {
 	return nil
 }
 
-// yields reports whether the answer, an error, is dropped because another engine may answer.
-func (l *lane) yields() bool { return !l.claims && l.another() }
+// yield drops the answer, which is an error, if another engine may answer: then it returns errConceded when that one runs
+// already, else errTryNext.
+func (l *lane) yield() error {
+	switch {
+	case l.answer.concede(l):
+		return errConceded
+	case l.another():
+		return errTryNext
+	default:
+		return nil
+	}
+}
 
 func (l *lane) tokens(t *tokens) error {
 	if l.part != nil {

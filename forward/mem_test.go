@@ -39,6 +39,7 @@ type memAgent struct {
 	lose      func(b []byte) bool // which of its datagrams are lost; nil for none
 	blocked   bool                // it can send no datagram
 	streams   int                 // that it opened
+	served    []*memStream        // its ends of those that peers opened
 	datagrams int                 // that it sent
 
 	events []Event
@@ -148,6 +149,7 @@ func (a *memAgent) open(ctx context.Context, agent string, serve func(context.Co
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
 	}
+	peer.served = append(peer.served, there)
 	go serve(context.Background(), peer.Owner, there)
 	return here, nil
 }

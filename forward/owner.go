@@ -214,8 +214,9 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 		return ending{}, &failure{"truncated_body", err}
 	}
 	if c.Continues {
-		if b = continuing(c, b); b == nil {
-			return ending{}, &failure{"truncated_body", errNoContinuation}
+		if b = o.continuing(ctx, &e, c, b); b == nil {
+			outcome.Failed = false
+			return ending{}, &bounce{verdict{Reason: "cannot_continue", Load: e.Booker.Load()}}
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -384,10 +385,12 @@ const usageWindow = 4 << 20
 func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 	good := resp.StatusCode < 300
 	var kept []byte
+	empty := good && resp.StatusCode != http.StatusNoContent
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
+			empty = false
 			if good {
 				l.b.FirstContent()
 				if err := context.Cause(l.b.GivenUp()); err != nil {
@@ -402,6 +405,9 @@ func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 			}
 		}
 		if errors.Is(err, io.EOF) {
+			if empty {
+				return Outcome{Failed: true}, &failure{"truncated", errEmpty}
+			}
 			if good {
 				l.learn()
 			}
@@ -472,6 +478,7 @@ func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 
 var (
 	errNoEnd        = errors.New("the stream ended without its last event")
+	errEmpty        = errors.New("the answer is empty") // no route's is, but that of a server that ends while it answers
 	errStreamFailed = errors.New("the engine reported an error inside the stream")
 )
 

@@ -249,6 +249,23 @@ func TestErrorEventBeforeContentGetsAnotherEngine(t *testing.T) {
 	})
 }
 
+func TestEmptyAnswerIsNone(t *testing.T) {
+	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+		empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+		a.engine = empty
+		for range 5 {
+			m.tell()
+			if w := a.post(t.Context(), chatBody); w.Body.String() != (echoEngine{"b"}).answer() {
+				t.Fatalf("got %d %q with the attempts %v", w.Code, w.Body, a.last().Attempts)
+			}
+		}
+		b.engine = empty
+		if w := a.post(t.Context(), chatBody); w.Code < http.StatusInternalServerError {
+			t.Errorf("got %d %q from engines that answer nothing", w.Code, w.Body)
+		}
+	})
+}
+
 func TestBodyIsLetGoAtTheFirstContent(t *testing.T) {
 	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
 		for _, remote := range []bool{false, true} {

@@ -6,9 +6,12 @@ import (
 	"slices"
 )
 
-// quantum is what each API key may spend in a round, in prompt tokens. Shares are exact over a few rounds of it; more would
-// let small requests of one key go in long runs, less costs more rounds until a long prompt's turn.
-const quantum = 512
+// quantum is what each API key may spend in a round, in prompt tokens. More lets small requests of one key go in long runs,
+// less costs more rounds until a long prompt's turn.
+const quantum = 256
+
+// leastCost is what the smallest request costs, since its answer takes an engine's time too.
+const leastCost = 64
 
 // agedTurns is how many turns there are to one for a priority that is not the highest that waits: a sixteenth of the turns
 // keeps the others from waiting for ever, and costs the highest 6 %.
@@ -39,6 +42,7 @@ type flow struct {
 	deficit int64 // what it may spend, in tokens
 	began   bool  // it has had its quantum in this round
 	tokens  int64
+	turns   int       // that it had since it began to wait
 	places  list.List // of *place, by number
 	item    *list.Element
 }
@@ -52,6 +56,7 @@ func (q *queue) push(p *place) {
 func (q *queue) putBack(p *place) {
 	b, f := q.add(p)
 	f.deficit += p.cost
+	f.turns--
 	f.began = true
 	b.round.MoveToFront(f.item)
 }
@@ -164,6 +169,7 @@ func (b *band) next(may func(*place) bool) *place {
 		}
 		if p != nil && f.deficit >= p.cost {
 			f.deficit -= p.cost
+			f.turns++
 			return p
 		}
 		f.began = false
@@ -230,12 +236,22 @@ func (q *queue) ahead(priority int, key string, cost int64) float64 {
 			spent += own.tokens
 		}
 		for _, f := range b.flows {
-			share := 1.0
-			if f.key != key && f.tokens > spent {
-				share = float64(spent) / float64(f.tokens)
+			if f.key == key {
+				n += float64(f.places.Len())
+			} else {
+				n += f.within(spent)
 			}
-			n += share * float64(f.places.Len())
 		}
 	}
 	return n
+}
+
+// within estimates how many places of the key have their turn while it spends so many tokens. A key that has had as many turns
+// as it still waits for sends more: it will spend them all.
+func (f *flow) within(tokens int64) float64 {
+	share := float64(tokens) / float64(f.tokens)
+	if f.turns < f.places.Len() {
+		share = min(share, 1)
+	}
+	return share * float64(f.places.Len())
 }

@@ -73,6 +73,12 @@ type waitingByClass struct {
 	desc *prometheus.Desc
 }
 
+func newWaitingByClass(g *Ingress) *waitingByClass {
+	return &waitingByClass{g, prometheus.NewDesc("kvmesh_forward_waiting_requests",
+		"Requests held here because every engine of their model is full, by class of the policy. "+
+			"Worry when it stays above zero: the mesh is too small for its load.", []string{"class"}, nil)}
+}
+
 // Describe implements prometheus.Collector.
 func (w *waitingByClass) Describe(to chan<- *prometheus.Desc) { to <- w.desc }
 

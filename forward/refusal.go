@@ -77,7 +77,7 @@ func (q *modelQueue) full(t *tally, limit bounds, p *place) error {
 
 // expectShare is the share of its time that a request may be expected to wait: estimates err, and who is let in to be refused
 // later has waited for nothing.
-const expectShare = 0.75
+const expectShare = 0.5
 
 // expect returns the seconds until a new place's turn, 0 while that is not known or surely allowed. The first one's turn may
 // always come at once: while nobody waits no rate is observed either.

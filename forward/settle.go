@@ -92,7 +92,7 @@ func (x *exchange) newPlace() *place {
 		class:    c.Name,
 		limit:    bounds{cmp.Or(c.QueueLimit, math.MaxInt), cmp.Or(c.QueueBytes, math.MaxInt64)},
 		timeout:  cmp.Or(c.QueueTimeout, x.g.QueueTimeout),
-		cost:     max(int64(float64(x.prompt.Bytes)/perToken), 1),
+		cost:     max(int64(float64(x.prompt.Bytes)/perToken), leastCost),
 		bytes:    int64(len(x.body.bytes())),
 		accepted: x.taken,
 	}

@@ -52,7 +52,7 @@ type place struct {
 	class    string
 	limit    bounds        // of the class
 	timeout  time.Duration // how long it may wait
-	cost     int64         // tokens of its prompt, at least 1
+	cost     int64         // tokens of its prompt, at least leastCost
 	bytes    int64         // of its body
 	accepted bool          // an owner had accepted it before: it is not refused any more
 

@@ -42,15 +42,15 @@ func (e *Engine) begin(number uint64, slow float64) *life {
 	return l
 }
 
-// wait returns when something was produced, or errGone when the client has gone or the process was restarted.
+// wait returns when something was produced, or errGone when the client has gone or the process ended or was restarted.
 func (l *life) wait(w http.ResponseWriter, r *http.Request, produced <-chan struct{}) error {
 	select {
 	case <-produced:
 		return nil
 	case <-l.over:
-		reset(w)
 	case <-r.Context().Done():
 	}
+	reset(w) // a handler that only returned would send an empty answer
 	return errGone
 }
 

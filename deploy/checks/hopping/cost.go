@@ -21,10 +21,14 @@ const (
 	pacedAtOnce = 16
 )
 
+// maxRunning is how many requests the engine takes at once: more than any part of these checks has.
+const maxRunning = 8192
+
 // startHop starts two agents: what the first is asked for has to go to the engine beside the second.
 func startHop(ctx context.Context, h *check.Harness, agentFlags, engineFlags []string) (*lab.Mesh, error) {
 	return lab.Start(ctx, h, lab.Config{
-		Names: []string{"ingress", "owner"},
+		Names:         []string{"ingress", "owner"},
+		EngineOptions: fmt.Sprint("max-running=", maxRunning),
 		EngineFlags: func(name string) []string {
 			if name == "ingress" {
 				return []string{"--model", "another"}
@@ -62,7 +66,7 @@ func checkCarry(ctx context.Context, h *check.Harness) error {
 			for range n {
 				requests = append(requests, chat("", words(rng, x.size), 1))
 			}
-			cpu, err := spent(m, idle, func() error { return inTurn(ctx, client, m.Agents[0].HTTP, requests) })
+			cpu, err := cpuSpent(m, idle, func() error { return inTurn(ctx, client, m.Agents[0].HTTP, requests) })
 			if err != nil {
 				return err
 			}
@@ -115,7 +119,7 @@ func checkEvents(ctx context.Context, h *check.Harness) error {
 	var each []time.Duration
 	for range rounds {
 		var p paced
-		cpu, err := spent(m, idle, func() (err error) {
+		cpu, err := cpuSpent(m, idle, func() (err error) {
 			p, err = playPaced(ctx, m.Agents[0].HTTP, pacedAtOnce, tokens)
 			return err
 		})

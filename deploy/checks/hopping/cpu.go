@@ -47,8 +47,8 @@ func processCPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / clockTicks, nil
 }
 
-// spent returns what the agents use while f runs, less what they use in that time when nothing happens.
-func spent(m *lab.Mesh, idle float64, f func() error) (time.Duration, error) {
+// cpuSpent returns what the agents use while f runs, less what they use in that time when nothing happens.
+func cpuSpent(m *lab.Mesh, idle float64, f func() error) (time.Duration, error) {
 	before, err := agentsCPU(m)
 	if err != nil {
 		return 0, err
@@ -64,6 +64,6 @@ func spent(m *lab.Mesh, idle float64, f func() error) (time.Duration, error) {
 
 // idleCPU returns the share of a core that the agents use when nothing happens.
 func idleCPU(m *lab.Mesh, d time.Duration) (float64, error) {
-	cpu, err := spent(m, 0, func() error { time.Sleep(d); return nil })
+	cpu, err := cpuSpent(m, 0, func() error { time.Sleep(d); return nil })
 	return cpu.Seconds() / d.Seconds(), err
 }

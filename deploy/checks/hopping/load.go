@@ -68,14 +68,19 @@ func (q *question) learn(ctx context.Context, client *http.Client, addr string) 
 const (
 	askLimit    = 10 * time.Second
 	askedAtOnce = 50
-	systems     = 6
-	systemWords = 150
+	systems     = 12
+	// A long one has 66 kB: its requests wait for the accept with their bodies.
+	longSystem, systemRules, longRules = 11, 50, 3700
 	// mostTokens cuts some of the answers short and lets the others end.
 	mostTokens = 90
 )
 
 func newQuestion(i int) question {
-	system := strings.Repeat(fmt.Sprintf("Rule %d: be kind. ", i%systems), systemWords/3)
+	rules := systemRules
+	if i%systems == longSystem {
+		rules = longRules
+	}
+	system := strings.Repeat(fmt.Sprintf("Rule %d: be kind. ", i%systems), rules)
 	user := fmt.Sprintf("Question %d: what then?", i)
 	switch i % 10 {
 	case 0, 1, 2:
@@ -103,6 +108,7 @@ type load struct {
 	ttft   []time.Duration
 	gap    time.Duration // the longest between two events
 	asked  int
+	left   int // clients that did not wait for their answer
 	failed []failure
 }
 
@@ -113,17 +119,23 @@ type failure struct {
 	ingress      string // agent
 	engine       string // that began to answer; "" for none
 	stream       bool
+	path         string
 	contents     int
 	err          error
 	explanations string // what the ingress did
 }
 
 func (f *failure) String() string {
-	return fmt.Sprintf("%s by %s on %q after %.2f s, %d contents, stream %v: %v; %s", f.id, f.ingress, f.engine, f.end.Sub(f.begin).Seconds(), f.contents, f.stream, f.err, f.explanations)
+	return fmt.Sprintf("%s of %s by %s on %q after %.2f s, %d contents, stream %v: %v; %s",
+		f.id, f.path, f.ingress, f.engine, f.end.Sub(f.begin).Seconds(), f.contents, f.stream, f.err, f.explanations)
 }
 
-// clientPatience is how long a client waits for an answer: longer than anything that a mesh may need to notice a fault.
-const clientPatience = 3 * time.Minute
+const (
+	// clientPatience is how long a client waits for an answer: longer than anything that a mesh may need to notice a fault.
+	clientPatience = 3 * time.Minute
+	// One client in so many leaves within two seconds.
+	leavers = 25
+)
 
 func startLoad(ctx context.Context, clients int, think time.Duration, agents []*lab.Agent, all []question) *load {
 	l := &load{ctx: ctx, agents: agents, questions: all, think: think, client: newClient(), ending: make(chan struct{})}
@@ -163,12 +175,23 @@ func (l *load) ask() {
 	r := q.request
 	r.header = r.header.Clone()
 	r.header.Set("X-Request-Id", id)
-	ctx, cancel := context.WithTimeout(l.ctx, clientPatience)
+	patience := clientPatience
+	leaves := rand.IntN(leavers) == 0
+	if leaves {
+		patience = rand.N(2 * time.Second)
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, patience)
 	defer cancel()
 	begin := time.Now()
 	got, err := r.send(ctx, l.client, by.HTTP)
 	end := time.Now()
 	if l.ctx.Err() != nil {
+		return
+	}
+	if leaves && ctx.Err() != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.left++
 		return
 	}
 	if err == nil {
@@ -178,7 +201,7 @@ func (l *load) ask() {
 	}
 	l.note(got, err)
 	if err != nil {
-		f := failure{id: id, begin: begin, end: end, ingress: by.Name, engine: got.engine, stream: q.stream, contents: got.contents, err: err}
+		f := failure{id: id, begin: begin, end: end, ingress: by.Name, engine: got.engine, stream: q.stream, path: r.path, contents: got.contents, err: err}
 		f.explanations = explain(l.ctx, by, id)
 		l.mu.Lock()
 		defer l.mu.Unlock()

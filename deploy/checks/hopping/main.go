@@ -19,12 +19,17 @@ func main() {
 func checks() []check.Check {
 	return []check.Check{
 		{Name: "calm", Run: checkCalm, Limit: 5 * time.Minute, Short: true},
+		{Name: "mixed", Run: checkMixed, Limit: 10 * time.Minute, Short: true},
+		{Name: "cancels", Run: checkCancels, Limit: 10 * time.Minute},
+		{Name: "rolling", Run: checkRolling, Limit: 10 * time.Minute, Short: true},
 		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},
 		{Name: "carry", Run: checkCarry, Limit: 5 * time.Minute},
 		{Name: "events", Run: checkEvents, Limit: 5 * time.Minute},
 		{Name: "delay", Run: checkDelay, Limit: 5 * time.Minute},
 		{Name: "memory", Run: checkMemory, Limit: 15 * time.Minute},
-		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute},
-		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute, Short: true},
+		{Name: "overload", Run: checkOverload, Limit: 10 * time.Minute, Short: true},
+		{Name: "sdk", Run: checkSDK, Limit: 10 * time.Minute},
+		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute, Short: true},
+		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute},
 	}
 }

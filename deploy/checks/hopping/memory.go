@@ -31,7 +31,8 @@ const (
 	slowTokens  = 600 // some 140 kB: more than the buffers of both sockets and the window between the agents take
 	largeBodies = 100
 	largeBytes  = 20 << 20
-	hurry       = 20 // how much faster the engine is than a real one while it fills the slow streams
+	openGap     = 5 * time.Millisecond // between two of them: all at once would be an overload, which is to be refused
+	hurry       = 20                   // how much faster the engine is than a real one while it fills the slow streams
 
 	// addedGap is what 2,000 clients that do not read may add to the p99 of the time between events of other streams.
 	addedGap = 5 * time.Millisecond
@@ -41,7 +42,7 @@ const (
 // the agents and at streams beside.
 func checkMemory(ctx context.Context, h *check.Harness) error {
 	m, err := startHop(ctx, h, []string{"--memory-limit", strconv.Itoa(memoryLimit)},
-		[]string{"--speed", strconv.Itoa(hurry), "--max-running", "8192", "--answer-tokens", "100000", "--prefill-rate", "1000000", "--capacity-tokens", "50000000"})
+		[]string{"--speed", strconv.Itoa(hurry), "--max-running", strconv.Itoa(maxRunning), "--answer-tokens", "100000", "--prefill-rate", "1000000", "--capacity-tokens", "50000000"})
 	if err != nil {
 		return err
 	}
@@ -88,6 +89,7 @@ func slowReaders(ctx context.Context, h *check.Harness, m *lab.Mesh, watch *rssW
 	readOn := make(chan struct{})
 	var firstErr atomic.Pointer[error]
 	for i := range n {
+		time.Sleep(openGap)
 		wg.Go(func() {
 			if err := hardlyRead(ctx, m.Agents[0].HTTP, i, readOn); err != nil {
 				broken.Add(1)
@@ -97,7 +99,7 @@ func slowReaders(ctx context.Context, h *check.Harness, m *lab.Mesh, watch *rssW
 	}
 	said := func() bool {
 		s, err := m.Agents[1].EngineStats(ctx)
-		return err == nil && s.Finished-before.Finished >= int64(n) && s.Running == 0
+		return err == nil && s.Finished-before.Finished >= int64(n) && s.Running == 0 || broken.Load() > 0
 	}
 	if err := check.Await(ctx, 8*time.Minute, "the engine to have said all", said); err != nil {
 		return err

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"math"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"time"
 )
@@ -10,7 +12,7 @@ const (
 	// mostBroken is how many hosts are broken at once at most: the rest has room for all clients.
 	mostBroken = 3
 	// mending is how long after a fault its host is spared, so that it is whole again at the next.
-	mending = 6 * time.Second
+	mending = 4 * time.Second
 	// faultPause is the mean time from the begin of one fault to that of the next.
 	faultPause = 1500 * time.Millisecond
 )
@@ -24,18 +26,22 @@ type planned struct {
 
 func (p *planned) end() time.Duration { return p.at + p.lasts }
 
-// plan returns faults by chance for a time, in order. Agents of the first ingresses hosts are spared: a client whose own
+// plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first ingresses hosts are spared: a client whose own
 // connection is lost has lost its answer, and no mesh can help it.
-func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration) []planned {
+func plan(rng *rand.Rand, ingresses int, length time.Duration, names *regexp.Regexp) []planned {
 	var out []planned
-	spared := make([]time.Duration, hosts+1) // until when, by host
+	spared := make([]time.Duration, chaosHosts+1) // until when, by host
 	for at := faultPause; at < length; at += time.Duration((0.5 + rng.Float64()) * float64(faultPause)) {
-		kind := pick(rng)
-		p := planned{at: at, kind: kind, lasts: kind.shortest + time.Duration(rng.Int64N(int64(kind.longest-kind.shortest)))}
+		kind := &faultKinds[rng.IntN(len(faultKinds))]
+		if !names.MatchString(kind.name) {
+			continue
+		}
+		share := math.Pow(rng.Float64(), 2) // short ones more often
+		p := planned{at: at, kind: kind, lasts: kind.shortest + time.Duration(share*float64(kind.longest-kind.shortest))}
 		p.lasts = max(min(p.lasts, length-at), blink)
 		broken := 0
 		var free []int
-		for x := 1; x <= hosts; x++ {
+		for x := 1; x <= chaosHosts; x++ {
 			switch {
 			case at < spared[x]:
 				broken++
@@ -59,5 +65,3 @@ func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration) []planned 
 	}
 	return out
 }
-
-func pick(rng *rand.Rand) *faultKind { return &faultKinds[rng.IntN(len(faultKinds))] }

@@ -22,8 +22,13 @@ import (
 func main() {
 	base := flag.String("base", "", "base URL, http://HOST:PORT/v1")
 	cases := flag.String("cases", "cases.json", "file with the requests")
+	again := flag.Bool("retry", false, "send one request instead, again when the answer says so")
 	flag.Parse()
-	if err := run(*base, *cases); err != nil {
+	do := func() error { return run(*base, *cases) }
+	if *again {
+		do = func() error { return retry(*base) }
+	}
+	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "sdk:", err)
 		os.Exit(1)
 	}

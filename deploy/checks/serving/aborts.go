@@ -28,7 +28,7 @@ func checkAborts(ctx context.Context, h *harness) error {
 	if err != nil {
 		return err
 	}
-	defer m.close()
+	defer m.Close()
 	r := abortRun{m: m, client: newClient(), rng: rand.New(rand.NewPCG(3, 4))}
 	for r.total < total {
 		if err := r.batch(ctx); err != nil {
@@ -88,7 +88,7 @@ func (r *abortRun) batch(ctx context.Context) error {
 	defer cancel()
 	plan := r.planner()
 	for i := range abortBatch {
-		s := &stream{agent: r.m.agents[i%len(r.m.agents)]}
+		s := &stream{agent: r.m.Agents[i%len(r.m.Agents)]}
 		s.chat = chat{system: prose(r.rng, 500+r.rng.IntN(8000)), user: prose(r.rng, 100), stream: true}
 		p := plan()
 		r.count(p)
@@ -146,7 +146,7 @@ func (r *abortRun) awaitIdle(ctx context.Context, last time.Time) error {
 // busy returns the number of requests on all engines; an engine that does not answer counts as one.
 func (r *abortRun) busy(ctx context.Context) int {
 	n := 0
-	for _, a := range r.m.agents {
+	for _, a := range r.m.Agents {
 		s, err := stats(ctx, a)
 		if err != nil {
 			n++
@@ -162,7 +162,7 @@ func (r *abortRun) figures(ctx context.Context) error {
 		"from the last abort of a batch of %d until no engine runs anything; %d streams in all", abortBatch, r.total)
 	f.Zero("aborts_streams_completed", float64(r.completed), "of %d; aborted by kind: %v", r.total, r.kinds)
 	var sequences, aborted int64
-	for _, a := range r.m.agents {
+	for _, a := range r.m.Agents {
 		s, err := stats(ctx, a)
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func (r *abortRun) counterFigures(ctx context.Context) error {
 	left := 0
 	zero := func() bool {
 		left = 0
-		for _, a := range r.m.agents {
+		for _, a := range r.m.Agents {
 			s, err := meshStatus(ctx, a)
 			if err != nil {
 				return false
@@ -193,12 +193,12 @@ func (r *abortRun) counterFigures(ctx context.Context) error {
 		return err
 	}
 	f := r.m.h.Figures
-	for _, a := range r.m.agents {
+	for _, a := range r.m.Agents {
 		s, err := meshStatus(ctx, a)
 		if err != nil {
 			return err
 		}
-		f.Zero("aborts_counters_left_on_"+a.name, float64(s.Counters.sum()), "%s", fmt.Sprintf("%+v", s.Counters))
+		f.Zero("aborts_counters_left_on_"+a.Name, float64(s.Counters.sum()), "%s", fmt.Sprintf("%+v", s.Counters))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/lab"
 )
 
 // The parts of an agent's JSON pages and of an engine's that the checks read.
@@ -86,16 +87,16 @@ func (s *statusPage) engine(id string) (engineStatus, bool) {
 }
 
 func meshStatus(ctx context.Context, a *agent) (statusPage, error) {
-	return getJSON[statusPage](ctx, "http://"+a.debug+"/debug/mesh.json")
+	return getJSON[statusPage](ctx, "http://"+a.Debug+"/debug/mesh.json")
 }
 
 func decisions(ctx context.Context, a *agent) ([]decision, error) {
-	return getJSON[[]decision](ctx, "http://"+a.debug+"/debug/decisions.json")
+	return getJSON[[]decision](ctx, "http://"+a.Debug+"/debug/decisions.json")
 }
 
 // decisionOn returns an agent's decision on a request that was answered: it is recorded just after the answer's end.
 func decisionOn(ctx context.Context, a *agent, id string) (d decision, err error) {
-	err = check.Await(ctx, time.Second, "the decision on "+id+" at agent "+a.name, func() bool {
+	err = check.Await(ctx, time.Second, "the decision on "+id+" at agent "+a.Name, func() bool {
 		all, err := decisions(ctx, a)
 		i := slices.IndexFunc(all, func(d decision) bool { return d.ID == id })
 		if err != nil || i < 0 {
@@ -108,7 +109,7 @@ func decisionOn(ctx context.Context, a *agent, id string) (d decision, err error
 }
 
 func stats(ctx context.Context, a *agent) (engineStats, error) {
-	return getJSON[engineStats](ctx, "http://"+a.engineAddr+"/sim/stats")
+	return getJSON[engineStats](ctx, "http://"+a.Engine+"/sim/stats")
 }
 
 func getJSON[T any](ctx context.Context, url string) (v T, err error) {
@@ -151,7 +152,7 @@ func (c chat) body() []byte {
 		Messages  []message `json:"messages"`
 		Stream    bool      `json:"stream,omitempty"`
 		MaxTokens int       `json:"max_tokens,omitempty"`
-	}{Model: model, Stream: c.stream, MaxTokens: c.maxTokens}
+	}{Model: lab.Model, Stream: c.stream, MaxTokens: c.maxTokens}
 	if c.system != "" {
 		body.Messages = append(body.Messages, message{"system", c.system})
 	}

@@ -62,8 +62,8 @@ func silence(ctx context.Context, h *harness, prefix string, signal syscall.Sign
 	if err != nil {
 		return err
 	}
-	defer m.close()
-	k := &silencing{m: m, prefix: prefix, signal: signal, victim: m.agents[2], client: newClient()}
+	defer m.Close()
+	k := &silencing{m: m, prefix: prefix, signal: signal, victim: m.Agents[2], client: newClient()}
 	k.rng = rand.New(rand.NewPCG(5, uint64(signal)))
 	k.watch = newWatch(m, k.ingresses())
 	defer k.watch.stop()
@@ -75,7 +75,7 @@ func silence(ctx context.Context, h *harness, prefix string, signal syscall.Sign
 	return nil
 }
 
-func (k *silencing) ingresses() []*agent { return k.m.agents[:2] }
+func (k *silencing) ingresses() []*agent { return k.m.Agents[:2] }
 
 func (k *silencing) figure(name string) string { return k.prefix + "_" + name }
 
@@ -83,15 +83,15 @@ func (k *silencing) figure(name string) string { return k.prefix + "_" + name }
 func (k *silencing) mark(ctx context.Context) error {
 	for range 50 {
 		k.marked = prose(k.rng, overlapPromptBytes)
-		header, _, err := chat{system: k.marked, user: "Begin.", maxTokens: 4}.ask(ctx, k.client, k.m.agents[0].http)
+		header, _, err := chat{system: k.marked, user: "Begin.", maxTokens: 4}.ask(ctx, k.client, k.m.Agents[0].HTTP)
 		if err != nil {
 			return err
 		}
-		if header.Get("X-Kvmesh-Engine") == k.victim.engineID() {
+		if header.Get("X-Kvmesh-Engine") == k.victim.EngineID() {
 			return k.markKnown(ctx)
 		}
 	}
-	return fmt.Errorf("none of 50 requests went to %s", k.victim.engineID())
+	return fmt.Errorf("none of 50 requests went to %s", k.victim.EngineID())
 }
 
 // markKnown waits until agent a knows that the victim's engine has the marked prompt.
@@ -99,7 +99,7 @@ func (k *silencing) markKnown(ctx context.Context) error {
 	time.Sleep(overlapPause)
 	overlap, err := k.overlapOfVictim(ctx, "Known?")
 	if err == nil && overlap == 0 {
-		err = fmt.Errorf("agent a knows of no overlap with a prompt that %s has", k.victim.engineID())
+		err = fmt.Errorf("agent a knows of no overlap with a prompt that %s has", k.victim.EngineID())
 	}
 	return err
 }
@@ -107,9 +107,9 @@ func (k *silencing) markKnown(ctx context.Context) error {
 // overlapOfVictim sends the marked prompt through agent a and returns the overlap that its decision saw at the victim's
 // engine; -1 when that engine was no candidate.
 func (k *silencing) overlapOfVictim(ctx context.Context, question string) (int, error) {
-	a := k.m.agents[0]
+	a := k.m.Agents[0]
 	c := chat{id: k.prefix + "-marked-" + question, system: k.marked, user: question, maxTokens: 4}
-	if _, _, err := c.ask(ctx, k.client, a.http); err != nil {
+	if _, _, err := c.ask(ctx, k.client, a.HTTP); err != nil {
 		return 0, err
 	}
 	d, err := decisionOn(ctx, a, c.id)
@@ -117,7 +117,7 @@ func (k *silencing) overlapOfVictim(ctx context.Context, question string) (int, 
 		return 0, err
 	}
 	for _, candidate := range d.Candidates {
-		if candidate.Engine == k.victim.engineID() {
+		if candidate.Engine == k.victim.EngineID() {
 			return candidate.OverlapTokens, nil
 		}
 	}
@@ -127,11 +127,11 @@ func (k *silencing) overlapOfVictim(ctx context.Context, question string) (int, 
 // begin starts the streams and waits until enough of the streams wait on the victim's engine and
 // some have begun there.
 func (k *silencing) begin(ctx context.Context) error {
-	s, err := meshStatus(ctx, k.m.agents[0])
+	s, err := meshStatus(ctx, k.m.Agents[0])
 	if err != nil {
 		return err
 	}
-	k.old, _ = s.engine(k.victim.engineID())
+	k.old, _ = s.engine(k.victim.EngineID())
 	for i := range killStreams {
 		s := &stream{agent: k.ingresses()[i%2]}
 		s.chat = chat{
@@ -143,7 +143,7 @@ func (k *silencing) begin(ctx context.Context) error {
 	}
 	return check.Await(ctx, 20*time.Second, "streams on the victim's engine", func() bool {
 		s, err := meshStatus(ctx, k.victim)
-		e, _ := s.engine(k.victim.engineID())
+		e, _ := s.engine(k.victim.EngineID())
 		return err == nil && k.begunOnVictim() >= killBegun && e.Waiting >= killWaiting
 	})
 }
@@ -152,7 +152,7 @@ func (k *silencing) begin(ctx context.Context) error {
 func (k *silencing) begunOnVictim() int {
 	n := 0
 	for _, s := range k.streams {
-		if v := s.state(); v.engine == k.victim.engineID() && v.contents > 0 && !v.done {
+		if v := s.state(); v.engine == k.victim.EngineID() && v.contents > 0 && !v.done {
 			n++
 		}
 	}
@@ -162,14 +162,14 @@ func (k *silencing) begunOnVictim() int {
 // strike sends the signal, notes how far each stream was and starts the small requests.
 func (k *silencing) strike(ctx context.Context) error {
 	k.at = time.Now()
-	if err := k.victim.proc.Signal(k.signal); err != nil {
+	if err := k.victim.Process.Signal(k.signal); err != nil {
 		return err
 	}
 	k.watch.start(ctx)
 	for _, s := range k.streams {
 		k.before = append(k.before, s.state())
 	}
-	k.m.h.Say("%s: agent %s is %v, with %d streams begun on its engine", k.prefix, k.victim.name, k.signal, k.begunOnVictim())
+	k.m.h.Say("%s: agent %s is %v, with %d streams begun on its engine", k.prefix, k.victim.Name, k.signal, k.begunOnVictim())
 	return nil
 }
 
@@ -216,7 +216,7 @@ func (k *silencing) waitingFigures() {
 			continue
 		}
 		waiting++
-		if d, ok := k.watch.decision(s.id); ok && d.lost(k.victim.engineID()) {
+		if d, ok := k.watch.decision(s.id); ok && d.lost(k.victim.EngineID()) {
 			onVictim++
 		}
 		if v := s.state(); !v.complete() {
@@ -226,7 +226,7 @@ func (k *silencing) waitingFigures() {
 	}
 	f := k.m.h.Figures
 	f.AtLeast(k.figure("waiting_streams_on_victim"), float64(onVictim), killWaiting,
-		"of %d streams without content at the signal, those sent to %s", waiting, k.victim.engineID())
+		"of %d streams without content at the signal, those sent to %s", waiting, k.victim.EngineID())
 	f.Zero(k.figure("waiting_streams_not_answered"), float64(failed), "of %d without content at the signal%s", waiting, list(why))
 }
 
@@ -239,7 +239,7 @@ func (k *silencing) begunFigures() {
 		v := k.streams[i].state()
 		switch {
 		case was.done || !k.begun(i):
-		case v.engine != k.victim.engineID():
+		case v.engine != k.victim.EngineID():
 			elsewhere++
 			if !v.complete() {
 				broken++
@@ -255,7 +255,7 @@ func (k *silencing) begunFigures() {
 		}
 	}
 	f := k.m.h.Figures
-	f.AtLeast(k.figure("begun_streams_on_victim"), float64(begun), killBegun, "streams with content from %s at the signal", k.victim.engineID())
+	f.AtLeast(k.figure("begun_streams_on_victim"), float64(begun), killBegun, "streams with content from %s at the signal", k.victim.EngineID())
 	f.Zero(k.figure("begun_streams_without_error_event"), float64(silent), "of %d%s", begun, list(why))
 	f.AtMost(k.figure("begun_streams_ended_seconds_max"), slowest.Seconds(), hangBound.Seconds(), "from the signal to the error event")
 	f.Zero(k.figure("begun_streams_elsewhere_broken"), float64(broken), "of %d on other engines", elsewhere)
@@ -263,7 +263,7 @@ func (k *silencing) begunFigures() {
 
 // chosenFigures: how long after the signal somebody still chose the victim.
 func (k *silencing) chosenFigures() {
-	id := k.victim.engineID()
+	id := k.victim.EngineID()
 	last, n := k.watch.lastChoice(id, k.at)
 	sent, failed := k.watch.probeCounts()
 	f := k.m.h.Figures
@@ -276,10 +276,10 @@ func (k *silencing) chosenFigures() {
 func (k *silencing) comeBack(ctx context.Context) error {
 	var err error
 	if k.signal == syscall.SIGSTOP {
-		err = k.victim.proc.Signal(syscall.SIGCONT)
+		err = k.victim.Process.Signal(syscall.SIGCONT)
 	} else {
-		<-k.victim.proc.Done
-		err = k.m.startAgent(k.victim)
+		<-k.victim.Process.Done
+		err = k.m.StartAgent(k.victim)
 	}
 	if err != nil {
 		return err
@@ -291,13 +291,13 @@ func (k *silencing) comeBack(ctx context.Context) error {
 			return err
 		}
 	}
-	err = check.Await(ctx, 2*returnBound, "a request on "+k.victim.engineID(), func() bool {
-		return k.watch.servedSince(k.victim.engineID(), back)
+	err = check.Await(ctx, 2*returnBound, "a request on "+k.victim.EngineID(), func() bool {
+		return k.watch.servedSince(k.victim.EngineID(), back)
 	})
 	if err != nil {
 		return err
 	}
-	f.AtMost(k.figure("used_again_seconds"), k.watch.firstServed(k.victim.engineID(), back).Seconds(), returnBound.Seconds(),
+	f.AtMost(k.figure("used_again_seconds"), k.watch.firstServed(k.victim.EngineID(), back).Seconds(), returnBound.Seconds(),
 		"from its return to the first small request that its engine answered")
 	return nil
 }
@@ -306,9 +306,9 @@ func (k *silencing) comeBack(ctx context.Context) error {
 // digest, and no overlap with the marked prompt.
 func (k *silencing) freshDigest(ctx context.Context) error {
 	var now engineStatus
-	id := k.victim.engineID()
+	id := k.victim.EngineID()
 	err := check.Await(ctx, 2*returnBound, "another generation of "+id, func() bool {
-		s, err := meshStatus(ctx, k.m.agents[0])
+		s, err := meshStatus(ctx, k.m.Agents[0])
 		if err != nil {
 			return false
 		}

@@ -53,7 +53,7 @@ func (h *harness) overlapOf(ctx context.Context, kind textKind) error {
 	if err != nil {
 		return err
 	}
-	defer m.close()
+	defer m.Close()
 	var all []repeat
 	client, rng := newClient(), rand.New(rand.NewPCG(1, 2))
 	for range kind.rounds {
@@ -82,27 +82,27 @@ func (r repeat) relativeError() float64 {
 // repeats sends a new system message through the first agent and then again through each of the others.
 func (m *testMesh) repeats(ctx context.Context, client *http.Client, rng *rand.Rand, text func(*rand.Rand, int) string) ([]repeat, error) {
 	system := text(rng, overlapPromptBytes)
-	header, _, err := chat{system: system, user: prose(rng, 200), maxTokens: 8}.ask(ctx, client, m.agents[0].http)
+	header, _, err := chat{system: system, user: prose(rng, 200), maxTokens: 8}.ask(ctx, client, m.Agents[0].HTTP)
 	if err != nil {
 		return nil, fmt.Errorf("first request: %w", err)
 	}
 	time.Sleep(overlapPause)
 	var out []repeat
-	for _, a := range m.agents[1:] {
-		r := repeat{first: header.Get("X-Kvmesh-Engine"), agent: a.name}
+	for _, a := range m.Agents[1:] {
+		r := repeat{first: header.Get("X-Kvmesh-Engine"), agent: a.Name}
 		c := chat{id: fmt.Sprintf("again-%d", rng.Uint64()), system: system, user: prose(rng, 200), maxTokens: 8}
-		again, used, err := c.ask(ctx, client, a.http)
+		again, used, err := c.ask(ctx, client, a.HTTP)
 		if err != nil {
-			return nil, fmt.Errorf("request through %s: %w", a.name, err)
+			return nil, fmt.Errorf("request through %s: %w", a.Name, err)
 		}
 		r.engine, r.cached, r.prompt = again.Get("X-Kvmesh-Engine"), used.Details.CachedTokens, used.PromptTokens
-		m.h.Say("overlap: first on %s; through %s answered by %s (%s), overlap %s, cached %d of %d", r.first, a.name, r.engine,
+		m.h.Say("overlap: first on %s; through %s answered by %s (%s), overlap %s, cached %d of %d", r.first, a.Name, r.engine,
 			again.Get("X-Kvmesh-Reason"), again.Get("X-Kvmesh-Overlap"), r.cached, r.prompt)
 		if r.engine != r.first {
 			m.explain(ctx, a, c.id)
 		}
 		if r.overlap, err = strconv.Atoi(again.Get("X-Kvmesh-Overlap")); err != nil {
-			return nil, fmt.Errorf("read x-kvmesh-overlap of %s: %w", a.name, err)
+			return nil, fmt.Errorf("read x-kvmesh-overlap of %s: %w", a.Name, err)
 		}
 		out = append(out, r)
 	}
@@ -116,7 +116,7 @@ func (m *testMesh) explain(ctx context.Context, a *agent, id string) {
 		m.h.Say("%v", err)
 		return
 	}
-	m.h.Say("agent %s on %s: %s, attempts %+v, candidates %+v", a.name, id, d.Outcome, d.Attempts, d.Candidates)
+	m.h.Say("agent %s on %s: %s, attempts %+v, candidates %+v", a.Name, id, d.Outcome, d.Attempts, d.Candidates)
 }
 
 func (h *harness) overlapFigures(name string, all []repeat) {

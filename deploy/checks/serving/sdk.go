@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -39,10 +38,10 @@ func checkSDK(ctx context.Context, h *harness) error {
 	if err != nil {
 		return err
 	}
-	defer m.close()
-	ingress, owner := m.agents[0], m.agents[1]
-	ingress.engine.Kill()
-	if err := m.awaitState(ingress, ingress.engineID(), "down"); err != nil {
+	defer m.Close()
+	ingress, owner := m.Agents[0], m.Agents[1]
+	ingress.EngineProcess.Kill()
+	if err := m.awaitState(ingress, ingress.EngineID(), "down"); err != nil {
 		return err
 	}
 	for _, c := range clients {
@@ -66,7 +65,7 @@ func (m *testMesh) awaitState(a *agent, id, state string) error {
 }
 
 func (h *harness) compareSDK(ctx context.Context, c sdkClient, ingress, owner *agent) error {
-	direct := "http://" + owner.engineAddr + "/v1"
+	direct := "http://" + owner.Engine + "/v1"
 	if _, err := c.run(ctx, direct); err != nil { // warms the cache, so that cached tokens agree from here on
 		return err
 	}
@@ -74,11 +73,11 @@ func (h *harness) compareSDK(ctx context.Context, c sdkClient, ingress, owner *a
 	if err != nil {
 		return err
 	}
-	got, err := c.run(ctx, "http://"+ingress.http+"/v1")
+	got, err := c.run(ctx, "http://"+ingress.HTTP+"/v1")
 	if err != nil {
 		return err
 	}
-	h.sdkFigures(c.name, owner.engineID(), want, got)
+	h.sdkFigures(c.name, owner.EngineID(), want, got)
 	return nil
 }
 
@@ -123,12 +122,9 @@ func differingBytes(a, b string) int {
 
 // sdkClients makes the clients ready: openai-go always, the npm client where node is there.
 func (h *harness) sdkClients(ctx context.Context) ([]sdkClient, error) {
-	source := filepath.Join(h.Root, "deploy", "checks", "sdk")
-	cases := filepath.Join(source, "cases.json")
-	binary := filepath.Join(h.Dir, "sdk-go")
-	h.Say("sdk: builds the Go client; its first build takes 100 s of CPU")
-	build := check.Command{Dir: source, Args: []string{"go", "build", "-o", binary, "."}}
-	if _, err := build.Run(ctx); err != nil {
+	cases := filepath.Join(h.Root, "deploy", "checks", "sdk", "cases.json")
+	binary, err := h.BuildGoSDK(ctx)
+	if err != nil {
 		return nil, err
 	}
 	clients := []sdkClient{{"openai_go", tool(h.Dir, binary, func(base string) []string {
@@ -140,7 +136,7 @@ func (h *harness) sdkClients(ctx context.Context) ([]sdkClient, error) {
 			return clients, h.needNode(err)
 		}
 	}
-	dir, err := h.installNode(ctx, source)
+	dir, err := h.InstallNodeSDK(ctx)
 	if err != nil {
 		h.Figures.Broken("sdk_openai_npm", err)
 		return clients, nil
@@ -156,25 +152,6 @@ func (h *harness) needNode(err error) error {
 		return nil
 	}
 	return fmt.Errorf("a full run needs node and npm: %w", err)
-}
-
-// installNode installs the npm client into a copy of its folder.
-func (h *harness) installNode(ctx context.Context, source string) (string, error) {
-	dir := filepath.Join(h.Dir, "sdk-node")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", err
-	}
-	for _, name := range []string{".npmrc", "package.json", "package-lock.json", "sdk.mjs"} {
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			return "", err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			return "", err
-		}
-	}
-	_, err := check.Command{Dir: dir, Args: []string{"npm", "ci", "--no-progress"}}.Run(ctx)
-	return dir, err
 }
 
 // tool returns what runs a program with arguments made from the base URL and reads its lines.

@@ -52,7 +52,7 @@ func (s *stream) play(ctx context.Context, client *http.Client, onContent func(n
 }
 
 func (s *stream) read(ctx context.Context, client *http.Client, onContent func(n int)) error {
-	resp, err := s.send(ctx, client, s.agent.http)
+	resp, err := s.send(ctx, client, s.agent.HTTP)
 	if err != nil {
 		return err
 	}

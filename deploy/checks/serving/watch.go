@@ -76,7 +76,7 @@ func (w *watch) sendAll(ctx context.Context) {
 			defer cancel()
 			p := probe{sent: time.Now()}
 			c := chat{id: fmt.Sprintf("probe-%d", i), user: fmt.Sprintf("%d: what is %d?", i, rand.Uint32()), maxTokens: 1}
-			header, _, err := c.ask(ctx, client, a.http)
+			header, _, err := c.ask(ctx, client, a.HTTP)
 			p.engine, p.answered, p.err = header.Get("X-Kvmesh-Engine"), time.Now(), err
 			w.note(ctx, p)
 		})

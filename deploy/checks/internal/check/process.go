@@ -100,6 +100,12 @@ func (p *Process) Ended() (lastWords string, ended bool) {
 	return Tail(string(log), 300), true
 }
 
+// ExitCode returns that of a process that has ended; -1 when a signal ended it.
+func (p *Process) ExitCode() int {
+	<-p.Done
+	return p.cmd.ProcessState.ExitCode()
+}
+
 // Command is a program to run.
 type Command struct {
 	Dir  string

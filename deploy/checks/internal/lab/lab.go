@@ -31,10 +31,11 @@ const (
 type Config struct {
 	Names []string // of the agents; each has one engine
 	// EngineFlags and AgentFlags are further flags of kvmesh simengine and kvmesh agent; nil for none.
-	EngineFlags func(name string) []string
-	AgentFlags  func(name string) []string
-	Policy      string // YAML that every agent starts with; "" for none
-	Net         *Net   // on whose hosts the agents are, in order; nil for loopback
+	EngineFlags   func(name string) []string
+	AgentFlags    func(name string) []string
+	EngineOptions string // of the agents' flag engine, as "max-running=8"; "" for none
+	Policy        string // YAML that every agent starts with; "" for none
+	Net           *Net   // on whose hosts the agents are, in order; nil for loopback
 }
 
 // Mesh is agents, an engine beside each.
@@ -128,11 +129,14 @@ func (m *Mesh) StartEngine(a *Agent) (err error) {
 // StartAgent starts an agent, for the first time or again.
 func (m *Mesh) StartAgent(a *Agent) (err error) {
 	args := []string{
-		"agent", "--mesh-id", meshID, "--name", a.Name, "--certs", m.file("certs"), "--engine", engineName + "=http://" + a.Engine,
-		"--http", a.HTTP, "--quic-bind", a.QUIC, "--gossip-bind", a.Gossip, "--debug", a.Debug, "--debug-token-file", m.file("token"),
+		"agent", "--mesh-id", meshID, "--name", a.Name, "--certs", m.file("certs"), "--engine", strings.TrimSpace(engineName + "=http://" + a.Engine + " " + m.config.EngineOptions),
+		"--http", a.HTTP, "--quic-bind", a.QUIC, "--gossip-bind", a.Gossip, "--debug", a.Debug,
 	}
 	for _, seed := range m.Agents {
 		args = append(args, "--join", seed.QUIC)
+	}
+	if m.config.Net != nil {
+		args = append(args, "--debug-token-file", m.file("token"))
 	}
 	if m.config.Policy != "" {
 		args = append(args, "--policy", m.file("policy.yaml"))

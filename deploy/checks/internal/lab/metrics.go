@@ -33,6 +33,19 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 	return sum
 }
 
+// By adds up a counter or gauge by the values of one label, leaving out what is 0.
+func (m Metrics) By(name, label string) map[string]float64 {
+	out := map[string]float64{}
+	for _, x := range m[name].GetMetric() {
+		for _, l := range x.GetLabel() {
+			if n := x.GetCounter().GetValue() + x.GetGauge().GetValue(); n != 0 && l.GetName() == label {
+				out[l.GetValue()] += n
+			}
+		}
+	}
+	return out
+}
+
 func has(x *dto.Metric, labels []string) bool {
 	for _, want := range labels {
 		name, value, _ := strings.Cut(want, "=")
@@ -45,4 +58,13 @@ func has(x *dto.Metric, labels []string) bool {
 		}
 	}
 	return true
+}
+
+// Total adds up what was observed by a histogram, over all series.
+func (m Metrics) Total(name string) float64 {
+	sum := 0.0
+	for _, x := range m[name].GetMetric() {
+		sum += x.GetHistogram().GetSampleSum()
+	}
+	return sum
 }

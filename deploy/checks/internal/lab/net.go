@@ -31,7 +31,8 @@ func NewNet(ctx context.Context, hosts int) (*Net, error) {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("link set lo up")
-	line("link add bridge0 type bridge")
+	// Left to itself it takes the address of one of its cables, and another when that is pulled.
+	line("link add bridge0 address 02:00:00:00:00:fe type bridge")
 	line("link set bridge0 addrgenmode none up") // IPv6 would look for its neighbours on all cables
 	line("addr add %s/24 dev bridge0", netSelf)
 	line("route change %s0/24 dev bridge0 advmss %s", netPrefix, netMSS)

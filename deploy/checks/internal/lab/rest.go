@@ -16,12 +16,16 @@ var gauges = []string{
 
 // AwaitRest waits until nothing runs: all counters of all agents are 0 and no engine has work. What is not, is in the error.
 func (m *Mesh) AwaitRest(ctx context.Context, limit time.Duration) error {
-	var busy []string
-	err := check.Await(ctx, limit, "nothing to run", func() bool { busy = m.busy(ctx); return len(busy) == 0 })
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, strings.Join(busy, "; "))
+	if left := m.Left(ctx, limit); len(left) > 0 {
+		return fmt.Errorf("not at rest after %v: %s", limit, strings.Join(left, "; "))
 	}
-	return nil
+	return ctx.Err()
+}
+
+// Left waits until nothing runs, and returns what still does at the limit, agent by agent.
+func (m *Mesh) Left(ctx context.Context, limit time.Duration) (left []string) {
+	_ = check.Await(ctx, limit, "nothing to run", func() bool { left = m.busy(ctx); return len(left) == 0 })
+	return left
 }
 
 // busy says what is not at rest.

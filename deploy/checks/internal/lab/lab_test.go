@@ -1,10 +1,11 @@
-package main
+package lab
 
 import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
 )
@@ -29,13 +30,13 @@ func TestMeshSaysWhatAgentsLack(t *testing.T) {
 			"too many", `{"ready":true,"engines":[{"engine":"a/sim","state":"own","models":["m"]},{"engine":"x/sim"}]}`,
 			"agent a: knows 2 engines of 1",
 		},
-		{"no page", `{`, "agent a does not answer: read http://"},
+		{"no page", `{`, "agent a does not answer: read 127.0.0.1:"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(tt.page)) }))
 			defer s.Close()
-			m := &testMesh{ctx: t.Context(), agents: []*agent{{name: "a", debug: s.Listener.Addr().String()}}}
+			m := &Mesh{ctx: t.Context(), Agents: []*Agent{{Name: "a", Debug: s.Listener.Addr().String()}}}
 			got := strings.Join(m.lacking(), "; ")
 			if (tt.want == "") != (got == "") || !strings.HasPrefix(got, tt.want) {
 				t.Errorf("lacking = %q, want %q", got, tt.want)
@@ -45,25 +46,22 @@ func TestMeshSaysWhatAgentsLack(t *testing.T) {
 }
 
 func TestMeshDoesNotWaitForWhatHasEnded(t *testing.T) {
-	h := &harness{&check.Harness{Bin: "sh", Ports: check.NewPorts()}}
-	m := &testMesh{h: h, ctx: t.Context()}
-	if err := m.addAgent("a"); err != nil {
-		t.Fatal(err)
-	}
-	a := m.agents[0]
+	h := &check.Harness{Bin: "sh"}
+	a := &Agent{Name: "a"}
+	m := &Mesh{h: h, ctx: t.Context(), Agents: []*Agent{a}}
 	for _, p := range []struct {
 		process **check.Process
 		name    string
 		script  string
-	}{{&a.engine, "engine-a", "sleep 60"}, {&a.proc, "agent-a", "echo address already in use >&2; exit 1"}} {
+	}{{&a.EngineProcess, "engine-a", "sleep 60"}, {&a.Process, "agent-a", "echo address already in use >&2; exit 1"}} {
 		var err error
 		if *p.process, err = h.Start(t.Context(), t.TempDir(), p.name, "-c", p.script); err != nil {
 			t.Fatal(err)
 		}
 		defer (*p.process).Kill()
 	}
-	err := m.awaitWhole()
+	err := m.AwaitWhole(time.Minute)
 	if want := `agent-a has ended, its log with "address already in use"`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("awaitWhole = %v, want %s", err, want)
+		t.Errorf("AwaitWhole = %v, want %s", err, want)
 	}
 }

@@ -36,6 +36,8 @@ const (
 
 	// addedGap is what 2,000 clients that do not read may add to the p99 of the time between events of other streams.
 	addedGap = 5 * time.Millisecond
+	// addedGapOfBodies is one token's time: the clients of the bodies, which read and write 2 GB, run on the same cores here.
+	addedGapOfBodies = 20 * time.Millisecond
 )
 
 // checkMemory has thousands of clients that hardly read, then a hundred bodies of 20 MB at once, and looks at the memory of
@@ -57,7 +59,7 @@ func checkMemory(ctx context.Context, h *check.Harness) error {
 	if err := slowReaders(ctx, h, m, watch, &alone); err != nil {
 		return err
 	}
-	if err := manyBodies(ctx, h, m, watch); err != nil {
+	if err := manyBodies(ctx, h, m, watch, &alone); err != nil {
 		return err
 	}
 	return m.AwaitRest(ctx, 20*time.Second)
@@ -162,7 +164,7 @@ func hardlyRead(ctx context.Context, addr string, i int, readOn <-chan struct{})
 
 // manyBodies sends images of 20 MB, all at once. An agent takes as many as its budget allows; the others try again when they
 // are told to.
-func manyBodies(ctx context.Context, h *check.Harness, m *lab.Mesh, watch *rssWatch) error {
+func manyBodies(ctx context.Context, h *check.Harness, m *lab.Mesh, watch *rssWatch, alone *paced) error {
 	n := largeBodies
 	if h.Short {
 		n /= 5
@@ -191,8 +193,14 @@ func manyBodies(ctx context.Context, h *check.Harness, m *lab.Mesh, watch *rssWa
 			}
 		})
 	}
+	beside, err := playUnhurried(ctx, m)
+	if err != nil {
+		return err
+	}
 	wg.Wait()
 	took := time.Since(begin)
+	h.Figures.AtMost("large_bodies_added_gap_p99_ms", quantile(beside.gaps, 0.99)-quantile(alone.gaps, 0.99), float64(addedGapOfBodies.Milliseconds()),
+		"time between events of %d streams beside: p50 %.2f and p99 %.2f", pacedAtOnce, quantile(beside.gaps, 0.5), quantile(beside.gaps, 0.99))
 	watch.report(h, "large_bodies", "%d bodies of %d bytes at once, %.1f s", n, len(r.body), took.Seconds())
 	h.Figures.Zero("large_bodies_failed", float64(len(errs)), "of %d; %d were told to come back first; %s", n, refused, first(errs))
 	return nil

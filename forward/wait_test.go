@@ -356,6 +356,33 @@ func TestRequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
+func TestRefusalSaysWhenThereIsRoom(t *testing.T) {
+	q := &modelQueue{drain: drainRate{left: 99, waited: 10}} // ten a second
+	fill(&q.queue, 100, tenant{key: "k"}, 100)
+	for _, test := range []struct {
+		reason      string
+		least       float64
+		lower, most time.Duration
+	}{
+		{refusedRequests, 0, time.Second, 10 * time.Second},
+		{refusedWait, 5, 5 * time.Second, 10 * time.Second},
+		{refusedWait, 300, mostRetry, mostRetry},
+	} {
+		for range 100 {
+			if r := q.refusal(test.reason, test.least, wants("k")); r.after < test.lower || r.after > test.most {
+				t.Errorf("%s: come again after %v, want %v to %v", test.reason, r.after, test.lower, test.most)
+			}
+		}
+	}
+	r := newWaitRoom(roomy, newMemSupply(0))
+	r.models["m"] = q
+	p := wants("k")
+	p.queue = q
+	if err, _ := errors.AsType[*refusal](r.admitLocked(p, time.Now())); err == nil || err.after < 5*time.Second {
+		t.Errorf("a request that would wait for 10 s: %+v", err)
+	}
+}
+
 func TestMeshThatIsFullIsToldFromOneWithoutEngines(t *testing.T) {
 	for _, test := range []struct {
 		lack lack

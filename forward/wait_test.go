@@ -447,6 +447,34 @@ func TestAcceptedRequestComesBackToTheFrontOfAFullQueue(t *testing.T) {
 	})
 }
 
+func TestKeyDoesNotPayForATurnThatIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newMemSupply(1)
+		r := newWaitRoom(roomy, s)
+		var places []*place
+		for _, key := range []string{"a", "a", "b"} {
+			p := wants(key)
+			p.cost = quantum
+			if err := r.enter(p, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			places = append(places, p)
+		}
+		for _, p := range places {
+			if err := p.await(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if waiting := r.models["m"].n; p == places[1] && waiting != 1 {
+				t.Errorf("%d wait: b had its turn before the second of a", waiting)
+			}
+			p.leave(false, false)
+		}
+		synctest.Wait()
+		r.isEmpty(t)
+	})
+}
+
 // TestTurnInVainLetsTheOthersTry has an engine look free that one of the requests cannot use.
 func TestTurnInVainLetsTheOthersTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

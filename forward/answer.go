@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,10 @@ const writeDeadline = 2 * time.Minute
 
 var (
 	errTryNext = errors.New("engine answered with a status that another engine may not give")
-	errNotHere = errors.New("engine does not have what was named")
-	errClient  = errors.New("client is gone")
+	// errConceded is like it, and another engine has been asked already.
+	errConceded = errors.New("engine answered with a status, and another engine runs")
+	errNotHere  = errors.New("engine does not have what was named")
+	errClient   = errors.New("client is gone")
 	// errLost says that another lane has claimed the answer.
 	errLost = errors.New("another attempt answered first")
 	// errLateStatus says that an engine refused, or answered without a stream, when the client had been told of a stream.
@@ -140,6 +143,17 @@ func (a *answer) claim(l *lane, whole bool) (*head, error) {
 	return a.headLocked(l.top), nil
 }
 
+// concede closes a lane in favour of one beside it. It is false when there is none: two lanes cannot concede to each other.
+func (a *answer) concede(l *lane) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.open) < 2 || a.holder != nil {
+		return false
+	}
+	a.open = slices.DeleteFunc(a.open, func(o *lane) bool { return o == l })
+	return true
+}
+
 // release takes the answer from the lane that has it and has ended in mid-stream: another one may claim it, and its bytes
 // follow what has gone out.
 func (a *answer) release() {
@@ -226,12 +240,17 @@ func (a *answer) started() bool {
 // firstToken returns when the first content of a stream was there; zero when none was, or the answer is no stream: it
 // comes whole, long after its first token.
 func (a *answer) firstToken() time.Time {
+	if first, events := a.firstContent(); events {
+		return first
+	}
+	return time.Time{}
+}
+
+// firstContent returns when the first content was there, zero when none was, and whether it was of a stream.
+func (a *answer) firstContent() (at time.Time, events bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.events {
-		return time.Time{}
-	}
-	return a.first
+	return a.first, a.events
 }
 
 // fail tells the client of an error: as an answer when nothing has gone out, as an event in a stream that has begun,

@@ -18,7 +18,10 @@ import (
 // carry decides and tries engines until one has answered. The error is nil once the answer is complete.
 func (x *exchange) carry() error {
 	c := x.call()
-	x.g.classes.with(x.class.Name, func(s *classState) { s.retries.request(x.start) })
+	x.g.classes.with(x.class.Name, func(s *classState) {
+		s.retries.request(x.start)
+		s.hedges.request(x.start)
+	})
 	var last error
 	for patience := 1; ; {
 		ranked, err := x.settle()
@@ -57,8 +60,8 @@ func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {
 	all = x.g.candidates(all, x.request.Model, now)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(x.failed) > 0 {
-		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] })
+	if len(x.failed) > 0 || x.beside != "" {
+		all = slices.DeleteFunc(all, func(c Candidate) bool { return x.failed[c.ID] || c.ID == x.beside })
 	}
 	Overrule(all)
 	return all
@@ -103,15 +106,9 @@ func lackOf(all []Candidate) lack {
 // candidateBuffers keeps the lists of all engines of a model: a quarter of a megabyte in a mesh of a thousand.
 var candidateBuffers = sync.Pool{New: func() any { return new([]Candidate) }}
 
-// decide looks at the engines of the model and ranks the candidates; where there are none it says why.
+// decide ranks the candidates, and notes the decision.
 func (x *exchange) decide() (ranked []Candidate, why lack) {
-	start := time.Now()
-	short, why := x.shortlist(start)
-	spent := time.Since(start)
-	x.probe(short)
-	start = time.Now()
-	ranked = Rank(&x.q, short, x.rng)
-	x.event.Decision += spent + time.Since(start)
+	ranked, why = x.rank()
 	x.event.Candidates, x.ranked = candidateInfos(&x.q, ranked), ranked
 	if len(ranked) > 0 && ranked[0].Forced {
 		x.g.metrics.overruled.Inc()
@@ -119,6 +116,18 @@ func (x *exchange) decide() (ranked []Candidate, why lack) {
 	if len(ranked) > 0 {
 		x.event.Reason, x.event.TieBreak = Reason(&x.q, ranked), TieBreak(&x.q, ranked)
 	}
+	return ranked, why
+}
+
+// rank looks at the engines of the model and ranks the candidates; where there are none it says why.
+func (x *exchange) rank() (ranked []Candidate, why lack) {
+	start := time.Now()
+	short, why := x.shortlist(start)
+	spent := time.Since(start)
+	x.probe(short)
+	start = time.Now()
+	ranked = Rank(&x.q, short, x.rng)
+	x.event.Decision += spent + time.Since(start)
 	if slices.ContainsFunc(short, func(c Candidate) bool { return c.State != Unreachable && c.Load.Usable() && !c.Eligible() }) {
 		why = ejected
 	}
@@ -172,38 +181,70 @@ func passedOn(name string) string {
 	return name
 }
 
-// attempt has one engine serve the request. Patience multiplies the accept deadline.
+// attempt is one engine that is asked to serve a request.
+type attempt struct {
+	Candidate
+	call     call
+	patience int // multiplies the accept deadline
+	hedge    bool
+	lane     *lane
+	asked    time.Time
+	expected time.Duration // until its first content, as the decision saw it
+
+	end ending
+	err error
+}
+
+// attempt has one engine serve the request, and a second one beside when its class hedges and the first is late.
 func (x *exchange) attempt(c *Candidate, k call, patience int) error {
-	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
-	k.Second, k.Forced, k.Left = x.begin() > 1, c.Forced, left(x.ctx)
-	if c.Probed {
-		k.QueuedAtProbe = c.Load.QueuedSeconds
-	}
 	x.event.Engine, x.event.OverlapTokens = c.ID, int(c.OverlapTokens(&x.q))
-	x.amend(&k)
-	l := x.answer.lane(x.ctx, lane{
-		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(c), part: x.thread.newPart(),
-	})
-	defer l.close()
-	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
-	asked := time.Now()
-	end, err := x.ask(c.ID.Agent(), &k, patience, l)
-	switch {
-	case err != nil:
-	case end.Failed && l.yields():
-		err = errTryNext
-	default:
-		err = l.end()
-	}
-	x.note(c.ID, l, end, err, asked)
-	if b, ok := errors.AsType[*bounce](err); ok && b.Reason == "generation" {
-		x.forgetDigest(c)
+	t := x.begin(&attempt{Candidate: *c, call: k, patience: patience})
+	var err error
+	if x.hedges() {
+		err = x.race(t)
+	} else {
+		x.run(t)
+		x.note(t)
+		err = t.err
 	}
 	if x.conclude(err) {
 		x.event.Status = http.StatusOK
 		return nil
 	}
 	return err
+}
+
+// begin opens the lane of an attempt.
+func (x *exchange) begin(t *attempt) *attempt {
+	k, c := &t.call, &t.Candidate
+	k.Engine, k.Generation, k.QueuedAtProbe = c.ID.Name(), c.Generation, -1
+	k.Second, k.Forced, k.Left = x.countAttempt() > 1 && !t.hedge, c.Forced, left(x.ctx)
+	if c.Probed {
+		k.QueuedAtProbe = c.Load.QueuedSeconds
+	}
+	x.amend(k)
+	t.expected = c.expected(&x.q)
+	t.lane = x.answer.lane(x.ctx, lane{
+		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(t), part: x.thread.newPart(),
+	})
+	x.g.View.Dispatch(c.ID, c.NewSeconds(&x.q))
+	t.asked = time.Now()
+	return t
+}
+
+// run asks the engine, and returns when the attempt has ended. Several attempts may run at once.
+func (x *exchange) run(t *attempt) {
+	defer t.lane.close()
+	t.end, t.err = x.ask(t)
+	switch {
+	case t.err != nil:
+	case t.end.Failed && !t.lane.claims:
+		if t.err = t.lane.yield(); t.err == nil {
+			t.err = t.lane.end()
+		}
+	default:
+		t.err = t.lane.end()
+	}
 }
 
 // left returns how long a request still has; 0 when there is no bound.
@@ -223,26 +264,27 @@ func (x *exchange) forgetDigest(c *Candidate) {
 	}
 }
 
-func (x *exchange) ask(agent string, k *call, patience int, l *lane) (ending, error) {
+func (x *exchange) ask(t *attempt) (ending, error) {
+	agent, l := t.ID.Agent(), t.lane
 	if agent == x.g.Agent {
-		return x.g.Owner.serve(l.ctx, k, func() ([]byte, error) { return x.body.bytes(), nil }, l)
+		return x.g.Owner.serve(l.ctx, &t.call, func() ([]byte, error) { return x.body.bytes(), nil }, l)
 	}
 	alive := x.g.View.Alive(agent)
 	defer context.AfterFunc(alive, func() { l.stop(context.Cause(alive)) })()
-	return x.g.askPeer(l.ctx, agent, k, x.body.bytes(), patience, l)
+	return x.g.askPeer(l.ctx, agent, &t.call, x.body.bytes(), t.patience, l)
 }
 
 // onAccept takes in the owner's load and gives up the place in the wait room.
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.leaveRoom(l.Flags&engine.Full == 0)
+		x.leaveRoom(l.Flags&(engine.Full|engine.Ejected) == 0)
 	}
 }
 
 // note records how an attempt ended, in the event and in the view.
-func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time.Time) {
-	now := time.Now()
+func (x *exchange) note(t *attempt) {
+	id, end, err, now := t.ID, t.end, t.err, time.Now()
 	result := outcomeOK
 	bounced, isBounce := errors.AsType[*bounce](err)
 	failed, isFailure := errors.AsType[*failure](err)
@@ -250,14 +292,14 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 	case err == nil:
 		x.g.View.SetLoad(id, end.Load, now)
 		x.g.room.freed(x.model)
-		x.event.Status = l.status()
+		x.event.Status = t.lane.status()
 		if end.Failed {
 			result, x.broken = outcomeEngineError, true
 		}
 		x.usage(end)
 	case x.r.Context().Err() != nil, errors.Is(err, errClient):
 		result = outcomeCanceled
-	case l.lost():
+	case t.lane.lost():
 		result = "lost"
 	case isBounce:
 		result = "bounce_" + bounced.Reason
@@ -265,13 +307,16 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		if !passingBounce(bounced.Reason) {
 			x.exclude(id)
 		}
+		if bounced.Reason == "generation" {
+			x.forgetDigest(&t.Candidate)
+		}
 	case errors.Is(err, errMissed):
 		result = "missed"
-		x.g.View.Missed(id.Agent(), asked, now)
+		x.g.View.Missed(id.Agent(), t.asked, now)
 	case errors.Is(err, errUnreached):
 		result = "unreached"
 		x.exclude(id)
-	case errors.Is(err, errTryNext), errors.Is(err, errNotHere):
+	case errors.Is(err, errTryNext), errors.Is(err, errConceded), errors.Is(err, errNotHere):
 		result = "status"
 		x.exclude(id)
 	case isFailure:
@@ -285,7 +330,7 @@ func (x *exchange) note(id engine.ID, l *lane, end ending, err error, asked time
 		result = "internal"
 		x.exclude(id)
 	}
-	x.tried(Attempt{id, result}, err)
+	x.tried(Attempt{id, result, t.hedge}, err)
 }
 
 // maxRaces bounds the lost races that an event tells: one that waits for minutes may lose many.
@@ -336,13 +381,16 @@ func (x *exchange) usage(end ending) {
 	}
 }
 
-// explain returns what sets the explain headers for an attempt at c.
-func (x *exchange) explain(c *Candidate) func(http.Header) {
+// explain returns what sets the explain headers for an attempt.
+func (x *exchange) explain(t *attempt) func(http.Header) {
 	if len(x.policy.explain) == 0 {
 		return nil
 	}
-	id, overlap, reason := string(c.ID), strconv.Itoa(int(c.OverlapTokens(&x.q))), x.event.Reason
-	if x.attempts > 1 {
+	id, overlap, reason := string(t.ID), strconv.Itoa(int(t.OverlapTokens(&x.q))), x.event.Reason
+	switch {
+	case t.hedge:
+		reason = "hedge"
+	case t.call.Second:
 		reason = "retry"
 	}
 	named := x.policy.explain

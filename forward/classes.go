@@ -18,6 +18,8 @@ type ClassStatus struct {
 type classState struct {
 	reuse
 	retries allowance
+	hedges  allowance
+	delays  [2]delays // of whole answers, and of streams
 }
 
 // classes keeps the state of each class. It is safe for concurrent use.

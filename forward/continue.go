@@ -326,15 +326,11 @@ func (e *LocalEngine) continues(c *call) bool {
 	if e.Kind == nil {
 		return false
 	}
-	switch e.Kind() {
-	case engine.KindVLLM, engine.KindSGLang:
-		return c.route() == openai.RouteCompletions
-	case engine.KindTRTLLM:
+	kind := e.Kind()
+	if kind == engine.KindTRTLLM {
 		c.Path = chatPath
-		return true
-	default:
-		return false
 	}
+	return takesTokens(kind)
 }
 
 // continuing returns the body of a call that goes on with an answer as the route of its engine takes it; nil when it is not

@@ -422,7 +422,7 @@ func TestHalfACharacterIsNotGoneOnFrom(t *testing.T) {
 			synctest.Wait()
 			m.idle()
 			e := a.last()
-			if got := see(t, w.Body.String()); got.Errors != 1 || !slices.Contains(e.Attempts, Attempt{"c/0", "bounce_cannot_continue"}) {
+			if got := see(t, w.Body.String()); got.Errors != 1 || !slices.Contains(e.Attempts, Attempt{Engine: "c/0", Result: "bounce_cannot_continue"}) {
 				t.Errorf("%+v: %+v", e, got)
 			}
 			if !strings.Contains(asked, `"model":"m","tokens":[`) || !strings.HasSuffix(asked, "Bearer engine-key") {

@@ -32,15 +32,16 @@ type Event struct {
 	Attempts      []Attempt       `json:"attempts,omitempty"`
 	Continued     int             `json:"continued,omitempty"`     // times that another engine went on with a broken stream
 	NotContinued  string          `json:"not_continued,omitempty"` // why none went on
-	Candidates    []CandidateInfo `json:"candidates,omitempty"`    // of the last decision, best first
+	Candidates    []CandidateInfo `json:"candidates,omitempty"`    // of the last decision that was not for a hedge, best first
 
 	past *past // what it was decided by; nil for requests that were not decided
 }
 
-// Attempt is one engine that was tried.
+// Attempt is one engine that was tried. Those of an event are in the order in which they ended.
 type Attempt struct {
 	Engine engine.ID `json:"engine"`
 	Result string    `json:"result"`
+	Hedge  bool      `json:"hedge,omitempty"` // it was asked beside the one before
 }
 
 // CandidateInfo is one candidate of a decision, with the terms of its score.

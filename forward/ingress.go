@@ -205,6 +205,7 @@ type exchange struct {
 	place    *place             // in the wait room; nil until it had one
 	taken    bool               // an owner has accepted it
 	failed   map[engine.ID]bool // engines that are not tried again
+	beside   engine.ID          // that runs while one for a hedge is looked for
 	attempts int                // begun, without races
 	races    int                // attempts at engines that another request had filled
 	deaths   int                // of engines that had the request
@@ -307,26 +308,34 @@ func (x *exchange) generate(route openai.Route) {
 		x.refuse(route, bad)
 		return
 	}
-	parsed := time.Now()
-	request, err := x.policy.limits.Parse(route, body)
-	if err != nil {
-		x.refuse(route, asError(err))
+	if bad := x.read(route, body); bad != nil {
+		x.refuse(route, bad)
 		return
 	}
-	x.request, x.event.Model = request, request.Model
-	if !x.resolve() {
-		x.refuse(route, unknownModel(request.Model, x.g.View.Models()))
-		return
-	}
-	x.keys()
-	x.event.Decision = time.Since(parsed)
+	request := x.request
 	x.thread = x.newThread(request)
 	// What is parsed points into the body, which is let go when no other engine can be tried any more.
 	x.request = &openai.Request{
-		Model: request.Model, Stored: request.Stored, Background: request.Background,
+		Model: request.Model, Stream: request.Stream, Stored: request.Stored, Background: request.Background,
 		Traits: request.Traits, Salt: request.Salt, LoRA: request.LoRA,
 	}
 	x.serve(request)
+}
+
+// read parses a body, and finds its model, its keys and its class.
+func (x *exchange) read(route openai.Route, body []byte) *openai.Error {
+	start := time.Now()
+	request, err := x.policy.limits.Parse(route, body)
+	if err != nil {
+		return asError(err)
+	}
+	x.request, x.event.Model = request, request.Model
+	if !x.resolve() {
+		return unknownModel(request.Model, x.g.View.Models())
+	}
+	x.keys()
+	x.event.Decision = time.Since(start)
+	return nil
 }
 
 // serve carries the request to engines until one has answered, within the time limit.

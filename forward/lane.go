@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -53,7 +54,7 @@ func (l *lane) close() {
 }
 
 // lost reports whether the attempt was stopped because another lane has the answer.
-func (l *lane) lost() bool { return context.Cause(l.ctx) == errLost } //nolint:errorlint // the cause is the very value
+func (l *lane) lost() bool { return errors.Is(context.Cause(l.ctx), errLost) }
 
 func (l *lane) accepted(load engine.Load) error {
 	l.onAccept(load)
@@ -68,8 +69,8 @@ func (l *lane) head(h *head) error {
 		return errNotHere
 	}
 	if l.answer.retryable(h.Status) {
-		if l.yields() {
-			return errTryNext
+		if err := l.yield(); err != nil {
+			return err
 		}
 		askToRetry(h)
 	}
@@ -80,8 +81,18 @@ func (l *lane) head(h *head) error {
 	return nil
 }
 
-// yields reports whether the answer, an error, is dropped because another engine may answer.
-func (l *lane) yields() bool { return !l.claims && l.another() }
+// yield drops the answer, which is an error, if another engine may answer: then it returns errConceded when that one runs
+// already, else errTryNext.
+func (l *lane) yield() error {
+	switch {
+	case l.answer.concede(l):
+		return errConceded
+	case l.another():
+		return errTryNext
+	default:
+		return nil
+	}
+}
 
 func (l *lane) tokens(t *tokens) error {
 	if l.part != nil {

@@ -29,6 +29,7 @@ type metrics struct {
 	queueWait *prometheus.HistogramVec
 
 	retryBudget *prometheus.CounterVec
+	hedges      *prometheus.CounterVec
 
 	mu     sync.Mutex
 	models map[string]bool
@@ -61,6 +62,9 @@ func newMetrics(reg prometheus.Registerer, g *Ingress) *metrics {
 			"Worry when they are more than a few in a hundred: engines fail.", "class"),
 		retryBudget: counter("retry_budget_exhausted_total", "Retries not made because their class had as many as its budget allows. "+
 			"Worry about any: more engines fail than the others can make up for.", "class"),
+		hedges: counter("hedges_total", "Second engines asked beside a late first one, by class of the policy and result: won, lost, "+
+			"failed, canceled; and those not asked: budget (the class had as many as it may), none (no engine was free). "+
+			"Worry when few are won: they are mostly wasted. When many lack budget, more than a few engines are late.", "class", "result"),
 		decisions: counter("decisions_total", "Decisions by class of the policy and reason: prefix, load, cold, short, hash, only. "+
 			"Worry when prefix falls: prompts have ceased to share a beginning, or digests do not arrive.", "class", "reason"),
 		probes: counter("probes_total", "Probes sent, by result: answered, late (answered, but not waited for), missed.", "result"),
@@ -103,7 +107,7 @@ func (m *metrics) model(name string) string {
 
 // forgetClass drops the series of a class, so that policies that change do not leave ever more of them.
 func (m *metrics) forgetClass(name string) {
-	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok, m.retries, m.retryBudget} {
+	for _, v := range []*prometheus.CounterVec{m.decisions, m.promptTok, m.cachedTok, m.retries, m.retryBudget, m.hedges} {
 		v.DeletePartialMatch(prometheus.Labels{"class": name})
 	}
 	m.queueWait.DeletePartialMatch(prometheus.Labels{"class": name})

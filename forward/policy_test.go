@@ -126,6 +126,7 @@ func TestEveryFaultOfAPolicyIsTold(t *testing.T) {
 		"overlap_candidates (33) must be 1 to 32":            {Name: "c", OverlapCandidates: 33},
 		"random_candidates (-1) must be 1 to 32":             {Name: "c", RandomCandidates: -1},
 		"probes (99) must be 1 to 32":                        {Name: "c", Probes: 99},
+		"retry_budget (1.5) must be above 0 and at most 1":   {Name: "c", RetryBudget: 1.5},
 		"min_tokens and max_tokens must not be negative":     {Name: "c", Match: Match{MinTokens: -1}},
 		"min_tokens (2) is above max_tokens (1)":             {Name: "c", Match: Match{MinTokens: 2, MaxTokens: 1}},
 		`path ("v1") must begin with a slash`:                {Name: "c", Match: Match{Path: "v1"}},

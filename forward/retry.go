@@ -107,8 +107,8 @@ func (x *exchange) another(id engine.ID) func() bool {
 	return func() bool { return x.answer.started() || (x.class == nil || x.others(id)) && x.retry() }
 }
 
-// begin counts an attempt and returns how many there are now.
-func (x *exchange) begin() int {
+// countAttempt returns how many there are now.
+func (x *exchange) countAttempt() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.attempts++

@@ -350,6 +350,16 @@ func (v *View) Models() []engine.Model {
 	return slices.SortedFunc(maps.Values(seen), func(a, b engine.Model) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// kind returns the software that an engine is; "" when it is not known.
+func (v *View) kind(id engine.ID) engine.Kind {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if e := v.engines[id]; e != nil {
+		return e.Kind
+	}
+	return ""
+}
+
 // MaxContext returns the length of a model's context in tokens, the least of its engines; 0 when none says.
 func (v *View) MaxContext(model string) int {
 	v.mu.RLock()

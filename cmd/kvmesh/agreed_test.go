@@ -137,7 +137,7 @@ func TestCommandsForTheAgreedState(t *testing.T) {
 			t.Errorf("%q asked %q, want %q", tt.args, got, tt.ask)
 		}
 	}
-	if r := kvmesh(t, nil, "policy", "validate", file(t, "bad.yaml", "classes:\n  - name: a\n    probes: 99\n    hedge: 1\n")); r.code != 1 || !strings.Contains(r.errout, "bad.yaml: line 4, column 12: hedge is not in this version") {
+	if r := kvmesh(t, nil, "policy", "validate", file(t, "bad.yaml", "classes:\n  - name: a\n    probes: 99\n")); r.code != 1 || !strings.Contains(r.errout, "bad.yaml: line 3, column 13: policy class 1") {
 		t.Errorf("a bad policy: %d %s", r.code, r.errout)
 	}
 	if r := kvmesh(t, nil, "raft", "recover", "--data", t.TempDir(), "--name", "a"); r.code != 1 || !strings.Contains(r.errout, "there is no agreed state in") {

@@ -18,6 +18,7 @@ import (
 type cli struct {
 	Agent     agentCmd         `cmd:"" help:"Run an agent beside one or more engines."`
 	Status    statusCmd        `cmd:"" help:"Print the mesh as an agent sees it."`
+	Explain   explainCmd       `cmd:"" help:"Say what would happen to a request, and why, without sending it."`
 	GossipKey gossipKeyCmd     `cmd:"" name:"gossip-key" help:"Show or rotate the key of a mesh's gossip."`
 	Policy    policyCmd        `cmd:"" help:"Show or change the routing policy of the whole mesh."`
 	Cordon    cordonCmd        `cmd:"" help:"Keep new requests from an engine, or from all engines of an agent."`

@@ -44,6 +44,7 @@ func (n *Node) debugMux() http.Handler {
 	mux.Handle("GET /metrics", n.guard(promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})))
 	mux.Handle("GET /debug/mesh.json", n.guard(jsonOf(func() any { return n.Status() })))
 	mux.Handle("POST /debug/residency", n.guard(http.HandlerFunc(n.residency)))
+	mux.Handle("POST /debug/explain", n.guard(http.HandlerFunc(n.explain)))
 	mux.Handle("GET /debug/gossip-key", n.guard(http.HandlerFunc(n.listGossipKeys)))
 	mux.Handle("POST /debug/gossip-key", n.guard(http.NewCrossOriginProtection().Handler(http.HandlerFunc(n.rotateGossipKey))))
 	n.handleAgreed(mux)

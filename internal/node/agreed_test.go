@@ -118,7 +118,7 @@ func TestTwoOperatorsDoNotOverwriteEachOther(t *testing.T) {
 		if got.Text != batchPolicy || len(got.History) != 3 || got.History[0].Index != back.Index || got.History[2].Index != first.Index {
 			t.Errorf("after the rollback: %+v", got)
 		}
-		for body, want := range map[string]string{"classes: [{name: a, strategy: best}]": "line 1", "": "must be a policy", "hedge: 1": "not in this version"} {
+		for body, want := range map[string]string{"classes: [{name: a, strategy: best}]": "line 1", "": "must be a policy", "hedge: 1": "unknown field"} {
 			if w := change(t, nodes[0].debugMux(), "/debug/policy", body, nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
 				t.Errorf("%q: %d %s", body, w.Code, w.Body)
 			}

@@ -45,7 +45,7 @@ func parse(text []byte) (*forward.Policy, error) {
 	if len(file.Docs) > 1 {
 		return nil, errors.New("policy has several documents: only one can be in force")
 	}
-	if err := errors.Join(append(aliases(file), reserved(file)...)...); err != nil {
+	if err := errors.Join(aliases(file)...); err != nil {
 		return nil, err
 	}
 	err = yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(p)
@@ -69,9 +69,6 @@ func readable(err error) error {
 	return errors.New(text)
 }
 
-// reservedFields are of a later version. They are not unknown: whoever writes them should hear why they do nothing.
-var reservedFields = []string{"hedge"}
-
 // aliases returns an error for each alias: a few of them can make a small text large.
 func aliases(file *ast.File) []error {
 	var errs []error
@@ -81,25 +78,6 @@ func aliases(file *ast.File) []error {
 		}
 		for _, n := range ast.Filter(ast.AliasType, doc.Body) {
 			errs = append(errs, fmt.Errorf("%s: aliases are not allowed in a policy", placeOf(n)))
-		}
-	}
-	return errs
-}
-
-// reserved returns an error for each reserved field, at the top or in a class.
-func reserved(file *ast.File) []error {
-	var errs []error
-	paths := []string{"$"}
-	if classes, ok := nodeAt(file, "$.classes").(*ast.SequenceNode); ok {
-		for i := range classes.Values {
-			paths = append(paths, fmt.Sprintf("$.classes[%d]", i))
-		}
-	}
-	for _, path := range paths {
-		for _, name := range reservedFields {
-			if n := nodeAt(file, path+"."+name); n != nil {
-				errs = append(errs, fmt.Errorf("%s: %s is not in this version", placeOf(n), name))
-			}
 		}
 	}
 	return errs

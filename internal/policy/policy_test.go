@@ -85,7 +85,7 @@ func TestFaultsNameTheirLines(t *testing.T) {
 		"classes:\n  - name: a\n  - name: a\n    strategy: prefix\n":                               {`line 4, column 15: policy class 2 ("a"): strategy prefix needs`, `line 3, column 11: policy class 2 ("a"): name is taken`},
 		"classes:\n  - name: a\n    probes: 0\n":                                                   {"line 3, column 13: ", "probes must be above 0"},
 		"allowed_routes:\n- /v1/models\n- /nowhere\n":                                              {`line 2, column 1: policy: allowed_routes "/nowhere" is no route`},
-		"hedge: true\nclasses:\n  - name: a\n    hedge: true\n    probes: 1\n":                     {"line 1, column 8: hedge is not in this version", "line 4, column 12: hedge is not in this version"},
+		"hedge: true\nclasses:\n  - name: a\n    hedge: 2\n":                                       {"line 4, column 12: cannot unmarshal"},
 		"classes:\n  - name: a\n    priority: 101\n    queue_timeout: 0s\n":                        {`line 3, column 15: policy class 1 ("a"): priority (101) must be -100 to 100`, "line 4, column 20: policy class 1 (\"a\"): queue_timeout must be above 0"},
 		"classes:\n  - name: a\n    queue_limit: -1\n    queue_bytes: -1\n    queue_timeout: 2h\n": {"line 3", "queue_limit (-1) must", "line 4", "queue_bytes (-1) must", "line 5", "queue_timeout (2h0m0s) must be at most 1h"},
 		"classes:\n- &a {name: x}\n- *a\n":                                                         {"line 3, column 3: aliases are not allowed"},

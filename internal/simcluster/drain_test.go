@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
 	"github.com/kvmesh/kvmesh/internal/simengine"
 )
 
 // epic is an engine whose answers take 7 to 20 minutes.
-var epic = engineWith(func(_ int, c *simengine.Config) { c.AnswerTokens, c.Speed = 40, 0.001 })
+var epic = engineWith(func(_ int, c *simengine.Config) { c.AnswerTokens, c.Speed = 800, 0.02 })
 
 // patient makes agents wait for streams for half an hour when they stop.
 func patient(_ int, c *node.Config) { c.DrainTimeout = 30 * time.Minute }
@@ -101,7 +102,7 @@ func TestDrainDeadlineTellsClientsAndPeers(t *testing.T) {
 		f := &traffic{c: c}
 		f.begin(t, 2, 1, 1)
 		f.begin(t, 4, 0, 1)
-		time.Sleep(40 * time.Second) // most have begun
+		time.Sleep(20 * time.Second) // most have begun
 		stop := time.Now()
 		c.Stop(1)
 		if took := time.Since(stop); took > 9*time.Second {
@@ -132,7 +133,7 @@ func TestSecondSignalCutsAtOnce(t *testing.T) {
 		c.Whole(wholeWithin)
 		f := &traffic{c: c}
 		f.begin(t, 2, 1, 1)
-		time.Sleep(40 * time.Second)
+		time.Sleep(20 * time.Second)
 		c.BeginStop(1)
 		time.Sleep(time.Minute)
 		second := time.Now()
@@ -246,5 +247,66 @@ func TestQueuedRequestsOfAStoppingAgentAreServedElsewhere(t *testing.T) {
 		}
 		c.Stop(1)
 		whole(t, f.wait())
+	})
+}
+
+// TestDrainDeadlineHandsStreamsOfPeersOver has a policy that continues streams: what is cut at the owner goes on elsewhere.
+func TestDrainDeadlineHandsStreamsOfPeersOver(t *testing.T) {
+	goesOn := func(_ int, c *node.Config) { c.Forward.Policy.Classes = []forward.Class{{Name: "all", Continue: true}} }
+	Test(t, Config{Agents: 3, Delay: lan, Engine: epic, Agent: goesOn}, func(t *testing.T, c *Cluster) {
+		c.Whole(wholeWithin)
+		f := &traffic{c: c}
+		f.begin(t, 2, 0, 1)
+		time.Sleep(20 * time.Second)
+		c.Stop(1)
+		whole(t, f.wait())
+		events, err := c.Decisions(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		handed := 0
+		for _, e := range events {
+			if len(e.Attempts) > 1 && e.Attempts[0].Result == "agent_stopped" && e.Outcome == "ok" {
+				handed++
+			}
+		}
+		if handed == 0 {
+			t.Errorf("no stream was handed over: %+v", events)
+		}
+		c.Quiet(time.Second)
+	})
+}
+
+// TestNewAgentBesideTheOldTakesOverItsEngine upgrades one host without a pause: a new agent with another name and other ports
+// speaks to the same engine, then the old one is stopped under load.
+func TestNewAgentBesideTheOldTakesOverItsEngine(t *testing.T) {
+	const old, ingress, next = 0, 1, 2
+	var engine []node.EngineConfig
+	config := Config{Agents: 1, IngressOnly: 2, Idle: true, Delay: lan, Engine: talkative, Agent: func(i int, c *node.Config) {
+		c.DrainTimeout = time.Minute
+		switch i {
+		case old:
+			engine = c.Engines
+		case next:
+			c.Engines = engine
+		}
+	}}
+	Test(t, config, func(t *testing.T, c *Cluster) {
+		c.Start(old)
+		c.Start(ingress)
+		c.Await("the old one is usable", wholeWithin, func() bool { return c.agents[ingress].node.UsableEngines() == 1 })
+		f := &traffic{c: c}
+		f.every(t, 50*time.Millisecond, time.Second, 500, ingress, old)
+		c.Start(next)
+		f.every(t, 50*time.Millisecond, 10*time.Second, 500, ingress, old)
+		c.BeginStop(old)
+		f.every(t, 50*time.Millisecond, 500*time.Millisecond, 500, ingress, old, next)
+		f.every(t, 50*time.Millisecond, 5*time.Second, 500, ingress, next)
+		c.Ended(old)
+		whole(t, f.wait())
+		if n := c.agents[ingress].node.UsableEngines(); n != 1 {
+			t.Errorf("%d usable engines", n)
+		}
+		c.Quiet(time.Second)
 	})
 }

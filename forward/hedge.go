@@ -34,7 +34,7 @@ func (x *exchange) hedgeTimer(first *attempt) *time.Timer {
 // noteDelay remembers how late the first content was after a first attempt, whoever sent it.
 func (x *exchange) noteDelay(first *attempt) {
 	at, _ := x.answer.firstContent()
-	if at.IsZero() || x.event.Status >= http.StatusMultipleChoices {
+	if at.IsZero() || at.Before(first.asked) || x.event.Status >= http.StatusMultipleChoices {
 		return
 	}
 	late := at.Sub(first.asked) - first.expected

@@ -16,7 +16,8 @@ type answer struct {
 	retryAfter string
 	engine     string // x-kvmesh-engine; "" where the head never came
 	retried    bool   // x-kvmesh-reason says so: another engine was tried before
-	id         string // of its chunks
+	head       string // what all of its chunks begin with: id, model and time
+	role       bool   // it was said who speaks
 	text       string // thoughts included
 	thought    string // of it
 	finish     string // why it ended, in the engine's words
@@ -51,6 +52,8 @@ func (e *statusError) Error() string { return fmt.Sprintf("answered %d: %s", e.s
 // chunk is one event of a stream, or a whole answer: chats and completions alike.
 type chunk struct {
 	ID      string          `json:"id"`
+	Model   string          `json:"model"`
+	Created int64           `json:"created"`
 	Error   json.RawMessage `json:"error"`
 	Usage   *usage          `json:"usage"`
 	Choices []struct {
@@ -138,13 +141,14 @@ func (a *answer) take(data []byte) (content bool, err error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return false, fmt.Errorf("%w: %.200s", err, data)
 	}
+	head := fmt.Sprintf("id %s, model %s, created %d", c.ID, c.Model, c.Created)
 	switch {
 	case len(c.Error) > 0 && string(c.Error) != "null":
 		return false, fmt.Errorf("%w: %s", errEvent, c.Error)
-	case a.id != "" && c.ID != a.id:
-		return false, fmt.Errorf("the id changes from %q to %q", a.id, c.ID)
+	case a.head != "" && head != a.head:
+		return false, fmt.Errorf("%q goes on as %q", a.head, head)
 	}
-	a.id = c.ID
+	a.head = head
 	if c.Usage != nil {
 		a.usage = c.Usage
 	}
@@ -155,10 +159,11 @@ func (a *answer) take(data []byte) (content bool, err error) {
 		switch {
 		case text != "" && a.finish != "":
 			return false, fmt.Errorf("text after the end: %.200s", data)
-		case x.Delta.Role != "" && a.text != "":
+		case x.Delta.Role != "" && a.role:
 			return false, fmt.Errorf("a second role: %.200s", data)
 		}
 		a.text += text
+		a.role = a.role || x.Delta.Role != ""
 		content = content || text != ""
 		if x.FinishReason != nil {
 			a.finish = *x.FinishReason

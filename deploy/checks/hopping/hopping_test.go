@@ -22,7 +22,7 @@ func TestOnlyAWholeStreamIsAnAnswer(t *testing.T) {
 		{"cut off before the last event", role + text + end, errNoEnd.Error()},
 		{"no finish reason", role + text + event(done), "without a finish_reason"},
 		{"error", role + text + event(`{"error":{"message":"lost"}}`) + event(done), "error event"},
-		{"another id", role + strings.ReplaceAll(text, `"x"`, `"y"`), "the id changes"},
+		{"another id", role + strings.ReplaceAll(text, `"x"`, `"y"`), "goes on as"},
 		{"role again", role + text + role, "a second role"},
 		{"text after the end", role + text + end + text, "text after the end"},
 		{"more after the last event", role + text + end + event(done) + used, "after [DONE]"},

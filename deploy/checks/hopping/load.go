@@ -119,13 +119,15 @@ type failure struct {
 	ingress      string // agent
 	engine       string // that began to answer; "" for none
 	stream       bool
+	path         string
 	contents     int
 	err          error
 	explanations string // what the ingress did
 }
 
 func (f *failure) String() string {
-	return fmt.Sprintf("%s by %s on %q after %.2f s, %d contents, stream %v: %v; %s", f.id, f.ingress, f.engine, f.end.Sub(f.begin).Seconds(), f.contents, f.stream, f.err, f.explanations)
+	return fmt.Sprintf("%s of %s by %s on %q after %.2f s, %d contents, stream %v: %v; %s",
+		f.id, f.path, f.ingress, f.engine, f.end.Sub(f.begin).Seconds(), f.contents, f.stream, f.err, f.explanations)
 }
 
 const (
@@ -199,7 +201,7 @@ func (l *load) ask() {
 	}
 	l.note(got, err)
 	if err != nil {
-		f := failure{id: id, begin: begin, end: end, ingress: by.Name, engine: got.engine, stream: q.stream, contents: got.contents, err: err}
+		f := failure{id: id, begin: begin, end: end, ingress: by.Name, engine: got.engine, stream: q.stream, path: r.path, contents: got.contents, err: err}
 		f.explanations = explain(l.ctx, by, id)
 		l.mu.Lock()
 		defer l.mu.Unlock()

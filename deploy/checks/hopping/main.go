@@ -25,7 +25,7 @@ func checks() []check.Check {
 		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},
 		{Name: "overload", Run: checkOverload, Limit: 10 * time.Minute, Short: true},
 		{Name: "sdk", Run: checkSDK, Limit: 10 * time.Minute},
-		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute},
-		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute, Short: true},
+		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute, Short: true},
+		{Name: "cuts", Run: checkCuts, Limit: 15 * time.Minute},
 	}
 }

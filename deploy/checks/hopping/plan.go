@@ -28,9 +28,9 @@ func (p *planned) end() time.Duration { return p.at + p.lasts }
 
 // plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first ingresses hosts are spared: a client whose own
 // connection is lost has lost its answer, and no mesh can help it.
-func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration, names *regexp.Regexp) []planned {
+func plan(rng *rand.Rand, ingresses int, length time.Duration, names *regexp.Regexp) []planned {
 	var out []planned
-	spared := make([]time.Duration, hosts+1) // until when, by host
+	spared := make([]time.Duration, chaosHosts+1) // until when, by host
 	for at := faultPause; at < length; at += time.Duration((0.5 + rng.Float64()) * float64(faultPause)) {
 		kind := &faultKinds[rng.IntN(len(faultKinds))]
 		if !names.MatchString(kind.name) {
@@ -41,7 +41,7 @@ func plan(rng *rand.Rand, hosts, ingresses int, length time.Duration, names *reg
 		p.lasts = max(min(p.lasts, length-at), blink)
 		broken := 0
 		var free []int
-		for x := 1; x <= hosts; x++ {
+		for x := 1; x <= chaosHosts; x++ {
 			switch {
 			case at < spared[x]:
 				broken++

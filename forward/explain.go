@@ -27,12 +27,12 @@ type Explanation struct {
 	TieBreak    string          `json:"tie_break,omitempty"`
 	Candidates  []CandidateInfo `json:"candidates,omitempty"` // best first
 
-	// In words: whether it would wait, whether another engine would go on if its stream broke, and whether a second one would be
-	// asked if the first were late.
+	// In words: whether it would wait, whether a second engine would be asked beside a late first one, and whether another one
+	// would go on if its stream broke.
 
 	Queued    string `json:"queued,omitempty"`
-	Continued string `json:"continued,omitempty"`
 	Hedged    string `json:"hedged,omitempty"`
+	Continued string `json:"continued,omitempty"`
 }
 
 // ExplainRequest decides about a request as if it had come to path with a header, and sends it nowhere. Engines are asked for their
@@ -59,7 +59,7 @@ func (g *Ingress) ExplainRequest(ctx context.Context, path string, header http.H
 	e.PromptBytes, e.Keys, e.Keyless = x.prompt.Bytes, len(x.prompt.Keys), x.request.Keyless
 	ranked, why := x.decide()
 	e.Reason, e.TieBreak, e.Candidates = x.event.Reason, x.event.TieBreak, x.event.Candidates
-	e.Queued, e.Continued, e.Hedged = x.wouldQueue(ranked, why), x.wouldContinue(ranked), x.wouldHedge(ranked)
+	e.Queued, e.Hedged, e.Continued = x.wouldQueue(ranked, why), x.wouldHedge(ranked), x.wouldContinue(ranked)
 	return e
 }
 
@@ -76,6 +76,24 @@ func (x *exchange) wouldQueue(ranked []Candidate, why lack) string {
 		return fmt.Sprintf("no: its engines cannot be reached; it would wait %v for them and end with 503", silenceOfDead)
 	default:
 		return "no: no engine of this model can be chosen; it would end with 503"
+	}
+}
+
+// wouldHedge says what becomes of the request when its engine is late.
+func (x *exchange) wouldHedge(ranked []Candidate) string {
+	switch late, ok := x.late(); {
+	case !x.class.Hedge:
+		return "no: the class does not say hedge"
+	case x.once():
+		return "no: it must not be done twice"
+	case x.request.Previous != "":
+		return "no: only one engine has the response that it continues"
+	case len(ranked) < 2:
+		return "no: there is no second candidate"
+	case !ok:
+		return fmt.Sprintf("no: fewer than %d such requests of the class have come here", delaysNeeded)
+	default:
+		return fmt.Sprintf("yes: when it has no content after %v", hedgeAfter(ranked[0].expected(&x.q), late).Round(time.Millisecond))
 	}
 }
 
@@ -98,25 +116,6 @@ func (x *exchange) wouldContinue(ranked []Candidate) string {
 		return "yes, but none of the other candidates could go on now"
 	}
 	return "yes"
-}
-
-// wouldHedge says whether a second engine would be asked.
-func (x *exchange) wouldHedge(ranked []Candidate) string {
-	var after time.Duration
-	known := false
-	x.g.classes.with(x.class.Name, func(s *classState) { after, known = s.delays[flag(x.request.Stream)].p95() })
-	switch {
-	case !x.class.Hedge:
-		return "no: the class does not say hedge"
-	case x.once():
-		return "no: it must not be done twice"
-	case len(ranked) < 2:
-		return "no: there is no second engine"
-	case !known:
-		return "no: too few requests of the class have been seen to know when one is late"
-	}
-	expected := time.Duration((ranked[0].Load.QueuedSeconds + ranked[0].NewSeconds(&x.q)) * float64(time.Second))
-	return fmt.Sprintf("yes: when no content has come after %v", max(expected+after, acceptFloor).Round(time.Millisecond))
 }
 
 // tellsTokens reports whether engines of a kind tell token ids in streams of a route.

@@ -12,7 +12,7 @@ import (
 func TestExplanations(t *testing.T) {
 	mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
 		policy := Policy{Classes: []Class{
-			{Name: "careful", Match: Match{Header: map[string]string{"x-team": "careful"}}, Continue: true, Hedge: true},
+			{Name: "careful", Match: Match{Header: map[string]string{"x-team": "careful"}}, Continue: true},
 		}}
 		if err := a.SetPolicy(&policy); err != nil {
 			t.Fatal(err)
@@ -46,16 +46,6 @@ func TestExplanations(t *testing.T) {
 			if tt.name == "one of two" && got.Continued == "yes" {
 				t.Errorf("%s: %+v", tt.name, got)
 			}
-		}
-		for known, want := range []string{"no: too few", "yes: when no content"} {
-			if got := a.ExplainRequest(t.Context(), chatPath, careful, []byte(chatBody)).Hedged; !strings.HasPrefix(got, want) {
-				t.Errorf("%d: %s", known, got)
-			}
-			a.classes.with("careful", func(s *classState) {
-				for range delaysNeeded {
-					s.delays[1].note(time.Second)
-				}
-			})
 		}
 		for path, body := range map[string]string{chatPath: `{"model":"unknown","messages":[{"role":"user","content":"a"}]}`, "/v1/nothing": chatBody} {
 			if got := a.ExplainRequest(t.Context(), path, nil, []byte(body)); got.Refused == "" || len(got.Candidates) > 0 {

@@ -34,15 +34,15 @@ type supply interface {
 // modelQueue holds what waits for one model. It is guarded by the room's lock.
 type modelQueue struct {
 	queue
-	drain  drainRate
-	out    int // places that have a turn
-	kept   bool
-	wake   chan struct{} // tells the keeper that something changed here; has room for one
-	wave   uint64        // number of the last news of engines
-	lost   int           // turns in this wave that found the engines full
-	window int           // turns at once for each free engine
-	race   race
-	away   time.Time // since when all engines have been away; zero when they are not
+	drain   drainRate
+	out     int // places that have a turn
+	kept    bool
+	wake    chan struct{} // tells the keeper that something changed here; has room for one
+	wave    uint64        // number of the last news of engines
+	lost    int           // turns in this wave that found the engines full
+	window  int           // turns at once for each free engine
+	contest contest
+	away    time.Time // since when all engines have been away; zero when they are not
 }
 
 // place is one request's place in the room. The first fields are the caller's.
@@ -255,7 +255,7 @@ const (
 // gain notes that a turn found an engine: where there is room for more, twice as many try at once.
 func (q *modelQueue) gain(more bool) {
 	q.drain.note()
-	q.race.won()
+	q.contest.won()
 	if more {
 		q.window = min(q.window+1, maxWindow)
 		q.newWave()
@@ -266,7 +266,7 @@ func (q *modelQueue) gain(more bool) {
 func (q *modelQueue) lose() {
 	q.lost++
 	q.window = 1
-	q.race.lost()
+	q.contest.lost()
 }
 
 func (q *modelQueue) newWave() {
@@ -311,7 +311,7 @@ func (r *waitRoom) holdBack(q *modelQueue, model string, timer *time.Timer) {
 	var delay time.Duration
 	r.change(func() {
 		q.newWave()
-		delay = q.race.delay()
+		delay = q.contest.delay()
 	})
 	if engines, _ := r.supply.free(model); engines == 0 || delay == 0 {
 		return
@@ -322,7 +322,7 @@ func (r *waitRoom) holdBack(q *modelQueue, model string, timer *time.Timer) {
 		q.notify() // whatever it was, the keeper looks at once
 	case <-timer.C:
 		if engines, _ := r.supply.free(model); engines == 0 {
-			r.change(q.race.late)
+			r.change(q.contest.late)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (r *waitRoom) enter(p *place, now time.Time) error {
 		}
 	}
 	r.number++
-	p.number, p.entered = r.number, now
+	p.number = r.number
 	r.seatLocked(p, now)
 	q.push(p)
 	q.notify()
@@ -140,7 +140,7 @@ func (r *waitRoom) queueLocked(model string, now time.Time) *modelQueue {
 // seatLocked counts p among those that wait and sees to it that the queue has a keeper.
 func (r *waitRoom) seatLocked(p *place, now time.Time) {
 	q := p.queue
-	p.state, p.until = placeWaits, now.Add(p.timeout)
+	p.state, p.entered, p.until = placeWaits, now, now.Add(p.timeout)
 	p.turn, p.gone = make(chan struct{}, 1), make(chan struct{})
 	c := r.classes[p.class]
 	if c == nil {
@@ -173,20 +173,20 @@ func (p *place) await(ctx context.Context) error {
 // comeBack is called when the turn has found every engine full, and for a request that an engine failed after the accept: it
 // waits again, where it was.
 func (p *place) comeBack(now time.Time) {
-	r, q := p.room, p.queue
+	r := p.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	q.drain.advance(now, q.present() > 0)
 	if p.state == placeTurn {
-		q.out--
-		q.lose()
-		p.state, p.wave = placeWaits, q.wave
+		p.queue.out--
+		p.queue.lose()
+		p.state, p.wave = placeWaits, p.queue.wave
 	} else {
-		r.models[p.model] = q // it may have been forgotten meanwhile
+		p.queue = r.queueLocked(p.model, now) // the one before may be forgotten
+		p.queue.drain.advance(now, p.queue.present() > 0)
 		r.seatLocked(p, now)
 	}
-	q.putBack(p)
-	q.notify()
+	p.queue.putBack(p)
+	p.queue.notify()
 }
 
 // leave gives the place up and returns how long it was held. It may be called on nil and more than once; later calls return

@@ -44,7 +44,7 @@ func undone(err error) bool {
 }
 
 // deadly are the failures that a request may have caused.
-var deadly = []string{"reset", "truncated", "bad_event"}
+var deadly = []string{"reset", "truncated", "bad_event", "stuck"}
 
 // again reports whether another engine may be tried: nothing of an answer has gone out, somebody still waits, the budget allows
 // it, and what must not be done twice was not done.

@@ -118,6 +118,9 @@ type Owner struct {
 // default); a connection kept longer than that would meet the next request with a reset.
 const engineIdle = 4 * time.Second
 
+// maxEngineHeader bounds the header of an engine's answer: it is held until the first content, and goes over the hop in one frame.
+const maxEngineHeader = 256 << 10
+
 // NewEngineTransport returns the transport for requests to engines.
 func NewEngineTransport() *http.Transport {
 	return &http.Transport{
@@ -126,6 +129,8 @@ func NewEngineTransport() *http.Transport {
 		IdleConnTimeout:       engineIdle,
 		DisableCompression:    true, // the client gets the bytes that the engine sent
 		ExpectContinueTimeout: time.Second,
+
+		MaxResponseHeaderBytes: maxEngineHeader,
 	}
 }
 

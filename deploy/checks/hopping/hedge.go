@@ -21,11 +21,11 @@ classes:
   - name: plain
 `
 	hedgeRate  = 30 // requests a second: with four engines at fourfold speed each is busy less than half of the time
-	hedgeShare = 0.05
+	hedgeShare = 0.1
 	// hedgeMemory is the time whose requests count for the budget, beside those that are measured.
 	hedgeMemory = 30 * time.Second
 	pauseOf     = 2 * time.Second
-	pauseEvery  = 20 * time.Second // on the mean: one request of forty meets one, which is below the budget
+	pauseEvery  = 20 * time.Second // on the mean: one request of forty meets one, which is within the budget
 )
 
 // hedge compares requests that are hedged with others that are not.

@@ -243,7 +243,9 @@ func (x *exchange) run(t *attempt) {
 			t.err = t.lane.end()
 		}
 	default:
-		t.err = t.lane.end()
+		if t.err = t.lane.end(); t.err == nil {
+			x.answer.trailer(t.end.Trailer)
+		}
 	}
 }
 
@@ -278,7 +280,7 @@ func (x *exchange) ask(t *attempt) (ending, error) {
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.leaveRoom(l.Flags&engine.Full == 0)
+		x.leaveRoom(l.Flags&(engine.Full|engine.Ejected) == 0)
 	}
 }
 

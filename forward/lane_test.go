@@ -171,7 +171,7 @@ func TestWhatTwoLanesHoldIsBounded(t *testing.T) {
 }
 
 func TestEnginesHeaderIsBounded(t *testing.T) {
-	for size, ok := range map[int]bool{maxEngineHeader / 2: true, maxEngineHeader + 1000: false} {
+	for size, ok := range map[int]bool{maxHeaderText / 2: true, 2 * maxHeaderText: false} {
 		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", size)) }))
 		transport := NewEngineTransport()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, engine.URL, nil)

@@ -57,8 +57,8 @@ type Admission struct {
 type Booking interface {
 	// Turn waits until the request may go to the engine. An error that is no end of ctx says that the engine went down.
 	Turn(ctx context.Context) error
-	// GivenUp returns a context that ends when the engine is found to accept and not to answer, as long as no content has come.
-	// The request has failed then, and content that comes is not passed on.
+	// GivenUp returns a context that ends when the engine is found to accept and not to answer, as long as no content has come,
+	// or is ejected before the request's turn. The request has failed then, and content that comes is not passed on.
 	GivenUp() context.Context
 	// FirstContent tells that content of the answer came. The first call says that the prefill is done, the others that
 	// the engine is alive.
@@ -118,19 +118,16 @@ type Owner struct {
 // default); a connection kept longer than that would meet the next request with a reset.
 const engineIdle = 4 * time.Second
 
-// maxEngineHeader bounds the header of an engine's answer: it is held until the first content, and goes over the hop in one frame.
-const maxEngineHeader = 256 << 10
-
 // NewEngineTransport returns the transport for requests to engines.
 func NewEngineTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		MaxIdleConnsPerHost:   256,
-		IdleConnTimeout:       engineIdle,
-		DisableCompression:    true, // the client gets the bytes that the engine sent
-		ExpectContinueTimeout: time.Second,
-
-		MaxResponseHeaderBytes: maxEngineHeader,
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     engineIdle,
+		DisableCompression:  true, // the client gets the bytes that the engine sent
+		// What a peer reads of a header; the default of net/http would let an engine fill 10 MB for each request.
+		MaxResponseHeaderBytes: maxHeaderText,
+		ExpectContinueTimeout:  time.Second,
 	}
 }
 
@@ -252,12 +249,13 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	}
 	outcome, err = o.relay(resp, l, to)
 	if err != nil {
+		err = orStuck(booking, err)
 		_, outcome.Failed = errors.AsType[*failure](err) // other errors are the receiver's: nobody takes the answer any more
-		return ending{}, orStuck(booking, err)
+		return ending{}, err
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300
-	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
+	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load(), Trailer: answerTrailer(resp.Trailer)}, nil
 }
 
 // orStuck returns err, or that the engine was found stuck where that is why.
@@ -424,12 +422,15 @@ func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 	}
 }
 
+// eventBuffer is the most of a stream that is read at once: tens of events that wait. Each stream has one.
+const eventBuffer = 16 << 10
+
 // eventLimit bounds one line of an engine's event stream: the token ids of a very long prompt come in one line.
 const eventLimit = 32 << 20
 
 func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 	events := openai.NewStream(l.route, eventLimit)
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, eventBuffer)
 	var out []byte
 	content, failed, done := false, false, false
 	for {

@@ -20,7 +20,7 @@ classes:
     hedge: true
   - name: plain
 `
-	hedgeRate  = 30 // requests a second: with four engines at fourfold speed each is busy less than half of the time
+	hedgeRate  = 20 // requests a second: with four engines at fourfold speed each is busy a third of the time
 	hedgeShare = 0.1
 	// hedgeMemory is the time whose requests count for the budget, beside those that are measured.
 	hedgeMemory = 30 * time.Second

@@ -77,8 +77,11 @@ func (x *exchange) more() bool {
 
 // limit is the most engines to try. What continues a stored response is asked of all: only one of them has it.
 func (x *exchange) limit() int {
-	if x.answer.skipNotFound {
+	switch {
+	case x.answer.skipNotFound:
 		return maxLookUps
+	case x.thread.breaks(): // its client has a part of the answer, and most attempts find an agent that is slow to accept
+		return 4 * maxAttempts
 	}
 	return maxAttempts
 }

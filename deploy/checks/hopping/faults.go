@@ -34,7 +34,7 @@ var faultKinds = []faultKind{
 	{name: "engine killed", shortest: blink, longest: while, begin: killEngine, end: startEngine},
 	{name: "engine restarted", shortest: blink, longest: moment, begin: endEngine, end: startEngine},
 	{name: "engine hung", shortest: blink, longest: long, begin: signalEngine(syscall.SIGSTOP), end: signalEngine(syscall.SIGCONT)},
-	{name: "engine answers nothing", shortest: blink, longest: while, begin: faulty(simengine.Faults{Hang: true}), end: faulty(simengine.Faults{})},
+	{name: "engine answers nothing", shortest: blink, longest: while, begin: faulty(simengine.Faults{Hang: true}), end: both(killEngine, startEngine)},
 	{name: "engine unavailable", shortest: blink, longest: while, begin: faulty(simengine.Faults{Unavailable: true}), end: faulty(simengine.Faults{})},
 	{name: "engine resets streams", shortest: blink, longest: moment, begin: faulty(simengine.Faults{DieAfterTokens: 20}), end: faulty(simengine.Faults{})},
 	{name: "engine slowed", shortest: moment, longest: while, begin: faulty(simengine.Faults{Slow: 10}), end: faulty(simengine.Faults{})},

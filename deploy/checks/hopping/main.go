@@ -23,6 +23,7 @@ func checks() []check.Check {
 		{Name: "cancels", Run: checkCancels, Limit: 10 * time.Minute},
 		{Name: "rolling", Run: checkRolling, Limit: 10 * time.Minute, Short: true},
 		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},
+		{Name: "hedge", Run: checkHedge, Limit: 10 * time.Minute},
 		{Name: "carry", Run: checkCarry, Limit: 5 * time.Minute},
 		{Name: "events", Run: checkEvents, Limit: 5 * time.Minute},
 		{Name: "delay", Run: checkDelay, Limit: 5 * time.Minute},

@@ -79,6 +79,7 @@ type chaos struct {
 
 	mu      sync.Mutex
 	faults  []happened
+	stalls  []happened // of the whole machine
 	broken  []error         // faults that could not be made or ended
 	renewed map[string]bool // agents that were started again
 }
@@ -191,10 +192,12 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	c.h.Say("chaos: %d requests without any fault, first content p50 %.0f ms, p99 %.0f ms", warm.asked, quantile(warm.ttft, 0.5), quantile(warm.ttft, 0.99))
 	l := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
 	watching, watched := context.WithCancel(ctx)
-	go c.watchMachine(watching)
+	var watch sync.WaitGroup
+	watch.Go(func() { c.watchMachine(watching) })
 	c.play(ctx, faults)
 	l.stop()
 	watched()
+	watch.Wait()
 	if err := errors.Join(c.broken...); err != nil {
 		return err
 	}
@@ -226,12 +229,16 @@ func (c *chaos) play(ctx context.Context, faults []planned) {
 	pause(ctx, time.Until(c.begun.Add(c.length)))
 }
 
-// watchMachine says when this process did not run for a while: then nobody did, and agents take each other for dead.
+// watchMachine notes when this process did not run for a while: then nobody did, and agents take each other for dead.
 func (c *chaos) watchMachine(ctx context.Context) {
-	const period, much = 50 * time.Millisecond, 500 * time.Millisecond
+	const period, much = 50 * time.Millisecond, time.Second
 	for last := time.Now(); pause(ctx, period); last = time.Now() {
-		if late := time.Since(last) - period; late > much {
-			c.h.Say("chaos: %5.1f s: this machine stood still for %v", last.Sub(c.begun).Seconds(), late)
+		now := time.Now()
+		if late := now.Sub(last) - period; late > much {
+			c.h.Say("chaos: %5.1f s: this machine stood still for %.1f s", last.Sub(c.begun).Seconds(), late.Seconds())
+			c.mu.Lock()
+			c.stalls = append(c.stalls, happened{from: last, to: now})
+			c.mu.Unlock()
 		}
 	}
 }
@@ -357,8 +364,8 @@ func (c *chaos) answerFigures(ctx context.Context, l *load) error {
 	for _, f := range c.faults {
 		kinds[f.kind.name]++
 	}
-	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %d chats ended with an error event whose engine does not tell tokens; attempts %v, broken streams %v",
-		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), told, n.attempts, n.continued)
+	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v and %d times that the machine stood still; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %d chats ended with an error event whose engine does not tell tokens; attempts %v, broken streams %v",
+		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, len(c.stalls), quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), told, n.attempts, n.continued)
 	f := c.h.Figures
 	f.Zero(c.figure("answers_wrong"), float64(wrong), "%s", note)
 	if c.continues {
@@ -381,10 +388,19 @@ func (c *chaos) continuable(f *failure) bool {
 	return true
 }
 
-// atVictim reports whether an answer had begun on an engine that a fault befell meanwhile, or behind a link that one did.
+// during reports whether it was there while a request was under way, or shortly before.
+func (x *happened) during(f *failure) bool {
+	return !x.from.After(f.end) && !x.to.Add(aftermath).Before(f.begin)
+}
+
+// atVictim reports whether an answer had begun on an engine that a fault befell meanwhile, or behind a link that one did. A
+// machine that stands still befalls all.
 func (c *chaos) atVictim(f *failure) bool {
+	if f.contents > 0 && slices.ContainsFunc(c.stalls, func(x happened) bool { return x.during(f) }) {
+		return true
+	}
 	return f.contents > 0 && slices.ContainsFunc(c.faults, func(x happened) bool {
-		if x.from.After(f.end) || x.to.Add(aftermath).Before(f.begin) {
+		if !x.during(f) {
 			return false
 		}
 		at := func(host int) bool { return strings.HasPrefix(f.engine, c.net.Name(host)+"/") }

@@ -42,7 +42,7 @@ type Booking struct {
 
 	turn       chan struct{}   // closed when it may go to the engine
 	outage     <-chan struct{} // closed when the engine goes down
-	stuck      context.Context // ends when the engine is found stuck before any content
+	stuck      context.Context // ends when the request is given up: see GivenUp
 	giveUp     context.CancelCauseFunc
 	entry      book.Entry        // guarded by agent.book's lock
 	lease      *cachestate.Lease // guarded by agent.mu; nil without keys, and for a prompt that is too long for the engine
@@ -191,11 +191,11 @@ func (b *Booking) FirstContent() {
 	}
 }
 
-// errStuck is the cause of requests that are given up because their engine accepted them and does not answer.
-var errStuck = errors.New("engine accepts and does not answer")
+// errGivenUp is the cause of requests that are given up because their engine is ejected.
+var errGivenUp = errors.New("engine is ejected: the request is given up")
 
-// GivenUp returns a context that ends when the engine is found stuck while nothing of the answer has come. What comes after that
-// is not to be used: the request is tried elsewhere.
+// GivenUp returns a context that ends when the engine is found stuck while nothing of the answer has come, or is ejected before
+// the request's turn has come. What comes after that is not to be used: the request is tried elsewhere.
 func (b *Booking) GivenUp() context.Context { return b.stuck }
 
 func (b *Booking) prefilledLocked(took time.Duration) {

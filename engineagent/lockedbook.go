@@ -39,7 +39,7 @@ func (l *lockedBook) update(change func(*book.Book)) {
 // change, under the lock.
 func (l *lockedBook) follow(now time.Time) {
 	for _, e := range l.book.Judge(now) {
-		e.Value.(*Booking).giveUp(errStuck)
+		e.Value.(*Booking).giveUp(errGivenUp)
 	}
 	for e := l.book.Next(now); e != nil; e = l.book.Next(now) {
 		b := e.Value.(*Booking)

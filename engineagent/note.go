@@ -84,12 +84,13 @@ func (a *Agent) noteReading(r *reading, kind engine.Kind, asked book.Mark) (rest
 // vLLM counts tokens as they are made; others when an answer is complete.
 func (a *Agent) noteCountersLocked(r *reading, kind engine.Kind) {
 	worked := a.life.grown(r)
-	a.book.update(func(b *book.Book) {
-		b.Counts(kind == engine.KindVLLM && len(r.counters) > 0)
-		if worked {
-			b.Alive(a.cfg.Now())
-		}
-	})
+	tells := kind == engine.KindVLLM && len(r.counters) > 0
+	a.book.update(func(b *book.Book) { b.Counts(tells, worked, a.cfg.Now()) })
+}
+
+// noteBlind says that an engine which answers otherwise does not tell what it has computed.
+func (a *Agent) noteBlind() {
+	a.book.update(func(b *book.Book) { b.Counts(false, false, a.cfg.Now()) })
 }
 
 // noteUnread says that a round brought no reading. never says that the engine answered and has none to give.

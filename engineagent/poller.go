@@ -130,6 +130,7 @@ func (p *poller) readLoad(ctx context.Context) {
 	now := p.a.cfg.Now()
 	if now.Before(p.readAgain) {
 		p.a.noteUnread(true)
+		p.a.noteBlind()
 		return
 	}
 	asked := p.a.book.mark()
@@ -140,6 +141,7 @@ func (p *poller) readLoad(ctx context.Context) {
 	if err != nil {
 		p.complain("load not read", err)
 		p.a.noteUnread(missing(err) || errors.Is(err, errNoLoad))
+		p.a.noteBlind()
 		if missing(err) {
 			p.readAgain = now.Add(describePeriod)
 		}

@@ -26,8 +26,8 @@ func learnSpeed(t *testing.T, a *Agent) {
 	t.Helper()
 	a.book.update(func(b *book.Book) {
 		e := &book.Entry{Value: &Booking{turn: make(chan struct{})}}
-		b.Counts(true)
 		now := time.Now()
+		b.Counts(true, false, now)
 		b.Book(e, book.Work{New: engine.DefaultPrefillRate}, now)
 		b.LearnPrefill(e, book.Work{New: engine.DefaultPrefillRate}, 0, true)
 		b.Next(now)
@@ -60,7 +60,7 @@ func TestRequestsOfAStuckEngineAreGivenUp(t *testing.T) {
 		time.Sleep(11 * time.Second) // 4 × 1 s and 10 s from the hand-over; the second one was handed over meanwhile, or was not
 		synctest.Wait()
 		for name, b := range map[string]*Booking{"first": first, "queued": queued} {
-			if !errors.Is(context.Cause(b.GivenUp()), errStuck) {
+			if !errors.Is(context.Cause(b.GivenUp()), errGivenUp) {
 				t.Errorf("%s is not given up", name)
 			}
 			b.FirstContent() // too late
@@ -110,6 +110,36 @@ func TestEngineWhoseCountersGrowIsNotStuck(t *testing.T) {
 		b.Finish(Outcome{})
 		wantIdle(t, a)
 	})
+}
+
+func TestEngineThatTellsNoCountersIsGivenMoreTime(t *testing.T) {
+	for name, x := range map[string]struct {
+		after time.Duration
+		ill   func(*fakeEngine)
+	}{
+		"its metrics fail": {30 * time.Second, func(f *fakeEngine) { f.stall("/metrics", true) }},
+		"nothing answers":  {10 * time.Second, func(f *fakeEngine) { f.set(hanging) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeEngine()
+				f.report(metricsPage(1, 0, 0, 100) + "vllm:generation_tokens_total{engine=\"0\"} 7\n")
+				a := newAgent(t, testConfig(f))
+				stop := follow(t, a)
+				time.Sleep(5 * time.Second)
+				learnSpeed(t, a)
+				x.ill(f)
+				b := mustAdmit(t, a, stream(time.Millisecond))
+				begun := time.Now()
+				<-b.GivenUp().Done()
+				if took := time.Since(begun); took < x.after || took > x.after+time.Second {
+					t.Errorf("given up after %v", took)
+				}
+				b.Finish(Outcome{Failed: true})
+				stop()
+			})
+		})
+	}
 }
 
 func TestWhatRunsOnAStuckEngineIsGivenUpLater(t *testing.T) {
@@ -163,6 +193,25 @@ func TestEngineThatFailsIsTriedAndReturns(t *testing.T) {
 		if s := a.Standing(); s.Returning || s.Ejected {
 			t.Errorf("standing %+v", s)
 		}
+		wantIdle(t, a)
+	})
+}
+
+func TestQueueOfAnEjectedEngineGoesElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := upAgent(t, nil)
+		var q turns
+		head, waits := mustAdmit(t, a, stream(time.Second)), mustAdmit(t, a, stream(time.Second))
+		q.wait(t.Context(), "waits", waits)
+		for range 5 {
+			mustAdmit(t, a, stream(time.Minute)).Finish(Outcome{Failed: true})
+		}
+		q.want(t, "ejected", "[waits: "+errGivenUp.Error()+"]")
+		waits.Finish(Outcome{})
+		if head.GivenUp().Err() != nil {
+			t.Error("what is with the engine is given up as well")
+		}
+		head.Finish(Outcome{})
 		wantIdle(t, a)
 	})
 }

@@ -15,7 +15,7 @@ const maxPrefillStep = 1 << 24
 var ErrDown = errors.New("engine went down before the request's turn")
 
 // Turn waits until the request may go to the engine: shorter ones that came meanwhile may go first. The error is ErrDown,
-// that the engine was found stuck, or the cause for which ctx ended. The booking stands in either case, until Finish.
+// that the engine was ejected, or the cause for which ctx ended. The booking stands in either case, until Finish.
 func (b *Booking) Turn(ctx context.Context) error {
 	select {
 	case <-b.turn:

@@ -223,7 +223,7 @@ func (x *exchange) begin(t *attempt) *attempt {
 		k.QueuedAtProbe = c.Load.QueuedSeconds
 	}
 	x.amend(k)
-	t.expected = time.Duration((c.Load.QueuedSeconds + c.NewSeconds(&x.q)) * float64(time.Second))
+	t.expected = c.expected(&x.q)
 	t.lane = x.answer.lane(x.ctx, lane{
 		another: x.another(c.ID), onAccept: x.onAccept(c.ID), explain: x.explain(t), part: x.thread.newPart(),
 	})
@@ -278,7 +278,7 @@ func (x *exchange) ask(t *attempt) (ending, error) {
 func (x *exchange) onAccept(id engine.ID) func(engine.Load) {
 	return func(l engine.Load) {
 		x.g.View.SetLoad(id, l, time.Now())
-		x.leaveRoom(l.Flags&engine.Full == 0)
+		x.leaveRoom(l.Flags&(engine.Full|engine.Ejected) == 0)
 	}
 }
 

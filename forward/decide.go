@@ -59,6 +59,11 @@ func (c *Candidate) NewSeconds(q *Question) float64 {
 	return own
 }
 
+// expected is the time until the engine's first content: its queue, and the part of the prompt that it does not hold.
+func (c *Candidate) expected(q *Question) time.Duration {
+	return time.Duration((c.Load.QueuedSeconds + c.NewSeconds(q)) * float64(time.Second))
+}
+
 // WholeSeconds is the time that the engine would need for the whole prompt.
 func (c *Candidate) WholeSeconds(q *Question) float64 {
 	_, own := c.work(q, 0)

@@ -27,9 +27,11 @@ type Explanation struct {
 	TieBreak    string          `json:"tie_break,omitempty"`
 	Candidates  []CandidateInfo `json:"candidates,omitempty"` // best first
 
-	// In words: whether it would wait, and whether another engine would go on if its stream broke.
+	// In words: whether it would wait, whether a second engine would be asked beside a late first one, and whether another one
+	// would go on if its stream broke.
 
 	Queued    string `json:"queued,omitempty"`
+	Hedged    string `json:"hedged,omitempty"`
 	Continued string `json:"continued,omitempty"`
 }
 
@@ -57,7 +59,7 @@ func (g *Ingress) ExplainRequest(ctx context.Context, path string, header http.H
 	e.PromptBytes, e.Keys, e.Keyless = x.prompt.Bytes, len(x.prompt.Keys), x.request.Keyless
 	ranked, why := x.decide()
 	e.Reason, e.TieBreak, e.Candidates = x.event.Reason, x.event.TieBreak, x.event.Candidates
-	e.Queued, e.Continued = x.wouldQueue(ranked, why), x.wouldContinue(ranked)
+	e.Queued, e.Hedged, e.Continued = x.wouldQueue(ranked, why), x.wouldHedge(ranked), x.wouldContinue(ranked)
 	return e
 }
 
@@ -74,6 +76,24 @@ func (x *exchange) wouldQueue(ranked []Candidate, why lack) string {
 		return fmt.Sprintf("no: its engines cannot be reached; it would wait %v for them and end with 503", silenceOfDead)
 	default:
 		return "no: no engine of this model can be chosen; it would end with 503"
+	}
+}
+
+// wouldHedge says what becomes of the request when its engine is late.
+func (x *exchange) wouldHedge(ranked []Candidate) string {
+	switch late, ok := x.late(); {
+	case !x.class.Hedge:
+		return "no: the class does not say hedge"
+	case x.once():
+		return "no: it must not be done twice"
+	case x.request.Previous != "":
+		return "no: only one engine has the response that it continues"
+	case len(ranked) < 2:
+		return "no: there is no second candidate"
+	case !ok:
+		return fmt.Sprintf("no: fewer than %d such requests of the class have come here", delaysNeeded)
+	default:
+		return fmt.Sprintf("yes: when it has no content after %v", hedgeAfter(ranked[0].expected(&x.q), late).Round(time.Millisecond))
 	}
 }
 

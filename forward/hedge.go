@@ -22,13 +22,21 @@ func (x *exchange) hedges() bool {
 // first content, and what 19 of 20 recent requests of the class took beyond that. So a long prompt is not late for its length.
 // While too few are known it never fires.
 func (x *exchange) hedgeTimer(first *attempt) *time.Timer {
-	after, ok := time.Duration(0), false
-	x.g.classes.with(x.class.Name, func(s *classState) { after, ok = s.delays[flag(x.request.Stream)].p95() })
-	timer := time.NewTimer(max(first.expected+after, acceptFloor))
+	late, ok := x.late()
+	timer := time.NewTimer(hedgeAfter(first.expected, late))
 	if !ok {
 		timer.Stop()
 	}
 	return timer
+}
+
+// hedgeAfter is at least the time in which an owner accepts.
+func hedgeAfter(expected, late time.Duration) time.Duration { return max(expected+late, acceptFloor) }
+
+// late returns how much longer than expected all but a twentieth of the class's requests took; false while that is not known.
+func (x *exchange) late() (late time.Duration, ok bool) {
+	x.g.classes.with(x.class.Name, func(s *classState) { late, ok = s.delays[flag(x.request.Stream)].p95() })
+	return late, ok
 }
 
 // noteDelay remembers how late the first content was after a first attempt, whoever sent it.

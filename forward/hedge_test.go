@@ -356,3 +356,25 @@ func TestDelaysAreOfTheLastRequests(t *testing.T) {
 		t.Errorf("got %v of the last %d", p, delaysKept)
 	}
 }
+
+func TestExplanationSaysWhetherARequestIsHedged(t *testing.T) {
+	hedgeMesh(t, nil, func(t *testing.T, m *memMesh) {
+		a := m.agents["a"]
+		for body, want := range map[string]string{
+			chatBody: "yes: when it has no content after 50ms",
+			whole:    "no: fewer than 64 such requests",
+			strings.Replace(chatBody, `"model"`, `"store":true,"model"`, 1): "no: it must not be done twice",
+		} {
+			if got := a.ExplainRequest(t.Context(), chatPath, nil, []byte(body)); !strings.HasPrefix(got.Hedged, want) {
+				t.Errorf("%s: %q, want %q", body, got.Hedged, want)
+			}
+		}
+		if got := m.agents["b"].ExplainRequest(t.Context(), chatPath, nil, []byte(chatBody)); !strings.HasPrefix(got.Hedged, "no: fewer") {
+			t.Errorf("where nothing came: %q", got.Hedged)
+		}
+		a.setPolicy(Policy{})
+		if got := a.ExplainRequest(t.Context(), chatPath, nil, []byte(chatBody)); got.Hedged != "no: the class does not say hedge" {
+			t.Errorf("without a class: %q", got.Hedged)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -53,7 +54,7 @@ func (l *lane) close() {
 }
 
 // lost reports whether the attempt was stopped because another lane has the answer.
-func (l *lane) lost() bool { return context.Cause(l.ctx) == errLost } //nolint:errorlint // the cause is the very value
+func (l *lane) lost() bool { return errors.Is(context.Cause(l.ctx), errLost) }
 
 func (l *lane) accepted(load engine.Load) error {
 	l.onAccept(load)

@@ -57,8 +57,8 @@ type Admission struct {
 type Booking interface {
 	// Turn waits until the request may go to the engine. An error that is no end of ctx says that the engine went down.
 	Turn(ctx context.Context) error
-	// GivenUp returns a context that ends when the engine is found to accept and not to answer, as long as no content has come.
-	// The request has failed then, and content that comes is not passed on.
+	// GivenUp returns a context that ends when the engine is found to accept and not to answer, as long as no content has come,
+	// or is ejected before the request's turn. The request has failed then, and content that comes is not passed on.
 	GivenUp() context.Context
 	// FirstContent tells that content of the answer came. The first call says that the prefill is done, the others that
 	// the engine is alive.
@@ -247,8 +247,9 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	}
 	outcome, err = o.relay(resp, l, to)
 	if err != nil {
+		err = orStuck(booking, err)
 		_, outcome.Failed = errors.AsType[*failure](err) // other errors are the receiver's: nobody takes the answer any more
-		return ending{}, orStuck(booking, err)
+		return ending{}, err
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300

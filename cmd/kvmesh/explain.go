@@ -79,6 +79,7 @@ func writeExplanation(w io.Writer, e *forward.Explanation) error {
 	}
 	fmt.Fprintf(t, "prompt\t%s\n", keys)
 	fmt.Fprintf(t, "queued\t%s\n", e.Queued)
+	fmt.Fprintf(t, "hedged\t%s\n", e.Hedged)
 	fmt.Fprintf(t, "continued\t%s\n", e.Continued)
 	fmt.Fprintf(t, "decision\t%s\n", decisionOf(e))
 	if err := t.Flush(); err != nil || len(e.Candidates) == 0 {

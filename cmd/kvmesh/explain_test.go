@@ -18,7 +18,7 @@ func TestExplanationIsWritten(t *testing.T) {
 		{
 			forward.Explanation{
 				Route: "chat", Model: "m", Class: "default", Strategy: forward.StrategyAuto, PromptBytes: 4096, Keys: 9,
-				Queued: "no: an engine can take it", Continued: "yes", Reason: "prefix", TieBreak: "same zone",
+				Queued: "no: an engine can take it", Hedged: "no: there is no second candidate", Continued: "yes", Reason: "prefix", TieBreak: "same zone",
 				Candidates: []forward.CandidateInfo{
 					{Engine: "a/g0", State: "own", Score: 0.25, OverlapTokens: 900, NewSeconds: 0.125, QueuedSeconds: 0.0625, InFlight: 3},
 				},
@@ -27,6 +27,7 @@ func TestExplanationIsWritten(t *testing.T) {
 class      default, strategy auto
 prompt     4096 bytes, 9 keys
 queued     no: an engine can take it
+hedged     no: there is no second candidate
 continued  yes
 decision   a/g0, for prefix, same zone
 

@@ -40,6 +40,7 @@ type Book struct {
 	slowed   pace // those for which the engine was ejected as slow
 	answers  answers
 	standing standing
+	given    []*Entry // given up, until Judge tells
 	wasUp    bool
 }
 
@@ -142,11 +143,12 @@ func (b *Book) InFlight() int { return b.ledger.inFlight() + b.foreign.inFlight(
 // which requests wait: a booking without content may be decoding an answer that is no stream.
 const fullUsage = 0.95
 
+func (b *Book) noMemory() bool { return b.foreign.queued > 0 && b.foreign.kvUsage >= fullUsage }
+
 // Flags returns the engine's states at this very moment.
 func (b *Book) Flags(now time.Time) engine.Flags {
 	f := b.states | b.ejected(now)
-	noMemory := b.foreign.queued > 0 && b.foreign.kvUsage >= fullUsage
-	if noMemory || b.InFlight() >= b.cfg.MaxRunning {
+	if b.noMemory() || b.InFlight() >= b.cfg.MaxRunning {
 		f |= engine.Full
 	}
 	return f

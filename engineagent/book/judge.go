@@ -42,7 +42,7 @@ func (b *Book) ejected(now time.Time) engine.Flags {
 // quiet reports whether the engine has been silent for longer than it should be.
 func (b *Book) quiet(now time.Time) bool {
 	l, ok := b.limits()
-	return ok && !now.Before(l.quiet)
+	return ok && !l.whole && !now.Before(l.quiet)
 }
 
 // limits returns when the silence of the engine means something.
@@ -63,33 +63,37 @@ func (b *Book) JudgeAt(now time.Time) (at time.Time, ok bool) {
 	if ok && now.Before(l.quiet) && l.quiet.Before(l.stuck) {
 		return l.quiet, true
 	}
-	return l.stuck, ok
+	return l.stuck, ok && !l.whole // else when the engine has told its counts
 }
 
-// Judge returns the entries that are to be given up, since the engine accepts and does not answer: nothing came of them,
-// and nothing of what comes later may be used. Those that wait with the owner are among them. They count until they are ended.
+// Judge returns the entries that are to be given up: those of which nothing came when the engine was found stuck, and nothing
+// of what comes later may be used; and those that wait with the owner when it is ejected. They count until they are ended. It
+// is to be called before Next, after each change.
 func (b *Book) Judge(now time.Time) []*Entry {
 	b.advance(now)
 	l, ok := b.limits()
-	if !b.cfg.Judge || !ok || now.Before(l.stuck) {
-		return nil
+	if b.cfg.Judge && ok && l.passed(&b.silence, now) {
+		if s := &b.standing; s.state != standingEjected || s.trial != nil || !now.Before(s.until) {
+			b.eject(CauseStuck, now)
+		}
+		b.spill(b.silence.giveUp(now, now.Sub(l.since)))
 	}
-	if s := &b.standing; s.state != standingEjected || s.trial != nil || !now.Before(s.until) {
-		b.eject(CauseStuck, now)
-	}
-	given := append(b.silence.giveUp(now, now.Sub(l.since)), b.ledger.queue...)
-	for _, e := range given {
-		e.givenUp = true
-	}
+	given := b.given
+	b.given = nil
 	return given
 }
 
 // Hung reports, once for each time, that a stuck engine shows no sign of life still: what it had begun to answer can be given up
-// too.
-func (b *Book) Hung(now time.Time) bool { return b.silence.hung(now) }
+// too. A trial would end with it, and is waited for.
+func (b *Book) Hung(now time.Time) bool { return b.standing.trial == nil && b.silence.hung(now) }
 
-// Counts says whether the engine tells how much it computes.
-func (b *Book) Counts(on bool) { b.silence.counts = on }
+// Counts says that the engine was read, whether it tells how much it computes, and whether that has grown.
+func (b *Book) Counts(tells, grown bool, now time.Time) {
+	b.silence.counts, b.silence.read = tells, now
+	if grown {
+		b.Alive(now)
+	}
+}
 
 // Alive says that the engine was seen to work.
 func (b *Book) Alive(now time.Time) { b.silence.heard(now) }
@@ -102,9 +106,21 @@ func (b *Book) Returned(now time.Time) {
 	b.standing.enter(standingReturning, b.ledger.booked, now)
 }
 
+// eject gives what waits with the owner to others; what comes again nevertheless has nowhere else to go.
 func (b *Book) eject(why Cause, now time.Time) {
 	b.forgive()
+	if b.standing.state != standingEjected {
+		b.spill(b.ledger.queue)
+	}
 	b.standing.eject(why, b.ledger.booked, now)
+}
+
+// spill gives entries up.
+func (b *Book) spill(entries []*Entry) {
+	for _, e := range entries {
+		e.givenUp = true
+	}
+	b.given = append(b.given, entries...)
 }
 
 // forgive forgets what was measured of how the engine is now.
@@ -159,9 +175,9 @@ func (b *Book) More(e *Entry, now time.Time) {
 }
 
 // prefilled judges the speed of the engine by an entry's first content, which came took after it was the head; 0 when it never
-// was. What waits for others' prompts says nothing.
+// was. What waits for others' prompts, or for memory, says nothing.
 func (b *Book) prefilled(e *Entry, took time.Duration, now time.Time) {
-	if !b.cfg.Judge || e.whole || !b.speeds.measured || b.foreign.waiting > 0 {
+	if !b.cfg.Judge || e.whole || !b.speeds.measured || b.foreign.waiting > 0 || b.noMemory() {
 		return
 	}
 	e.heard, e.took, e.due = now, took.Seconds(), b.speeds.curve.seconds(e.work)

@@ -11,8 +11,11 @@ type pace struct {
 }
 
 const (
-	// paceSamples is how many first contents are looked at: fewer take one stall for a change, more find it later.
-	paceSamples = 8
+	// paceSamples is how many first contents are looked at: fewer take chance for a change, more find it later. Of a prompt of
+	// 10,000 tokens each takes six seconds where it should take 0.6.
+	paceSamples = 5
+	// paceSlow is how many of them must have been slow by themselves: one is a stall.
+	paceSlow = 2
 	// paceWindow is how old they may be.
 	paceWindow = 2 * time.Minute
 	// slowFactor is how much slower than expected an engine must be to be an outlier. Twice is decode beside prefill, or a
@@ -36,11 +39,15 @@ func (p *pace) slow(now time.Time) bool {
 		return false
 	}
 	var took, due float64
+	n := 0
 	for _, e := range p.ring {
 		took += e.took
 		due += e.due + paceFloor
+		if e.slow() {
+			n++
+		}
 	}
-	return took > slowFactor*due
+	return n >= paceSlow && took > slowFactor*due
 }
 
 // slow reports whether the prefill of e alone took too long.

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// silence finds out whether an engine still works, by what it has not said. Only streams tell: an answer that comes whole
-// shows nothing while it is made.
+// silence finds out whether an engine still works, by what it has not said. Streams tell. An answer that comes whole shows
+// nothing while it is made, but in the engine's counts where it has any.
 type silence struct {
 	mute []*Entry  // with the engine, without content, in order of hand-over
 	sign time.Time // when it last showed that it works
 	// counts says that the engine tells how much it has computed, so that it is seen to work on what it does not show.
 	counts bool
+	read   time.Time // when it last told them
 
 	stuckAt time.Time     // when it was found stuck, and no sign came since; zero otherwise
 	waited  time.Duration // how long it had been silent then
@@ -31,6 +32,8 @@ const (
 	stuckFactor = 4
 	// trialFactor goes for a single request on trial: nothing else keeps the engine from it, and its client waits.
 	trialFactor = 10
+	// wholeTrial goes for one whose answer comes whole, from an engine that tells no counts: longer than most answers take.
+	wholeTrial = 2 * time.Minute
 )
 
 // patientRate stands for the speed of an engine that has not been measured, in tokens/s: that of a large model on CPUs.
@@ -50,14 +53,22 @@ func (s *silence) leave(e *Entry) {
 }
 
 // limits are the moments at which a silence means something, unless a sign of life comes before.
-type limits struct{ since, quiet, stuck time.Time }
+type limits struct {
+	since, quiet, stuck time.Time
+	whole               bool // only the engine's counts tell
+}
+
+// passed reports whether the engine is stuck at now. Where only its counts tell it must have told them.
+func (l *limits) passed(s *silence, now time.Time) bool {
+	return !now.Before(l.stuck) && (!l.whole || !s.read.Before(l.stuck))
+}
 
 // limits is false when nothing is there that would show a sign of life. What was handed over to an engine that was quiet gives
 // it no more time.
 func (s *silence) limits(c curve, trial *Entry) (l limits, ok bool) {
 	first := slices.IndexFunc(s.mute, func(e *Entry) bool { return !e.whole })
 	if first < 0 {
-		return l, false
+		return s.wholeLimits(c, trial)
 	}
 	l.since = s.mute[first].handed
 	if s.sign.After(l.since) {
@@ -83,6 +94,32 @@ func (s *silence) limits(c curve, trial *Entry) (l limits, ok bool) {
 		wait = min(wait, quietFloor+seconds(trialFactor*c.seconds(owed)))
 	}
 	l.stuck = l.since.Add(wait)
+	return l, true
+}
+
+// wholeLimits is limits where no request is a stream.
+func (s *silence) wholeLimits(c curve, trial *Entry) (l limits, ok bool) {
+	if len(s.mute) == 0 {
+		return l, false
+	}
+	l.since = s.mute[0].handed
+	if s.sign.After(l.since) {
+		l.since = s.sign
+	}
+	switch {
+	case s.counts:
+		var owed amount
+		for _, e := range s.mute {
+			owed.add(e.work)
+		}
+		l.whole = true
+		l.stuck = l.since.Add(stuckFloor + seconds(stuckFactor*c.seconds(owed)))
+	case s.mute[0] == trial:
+		l.stuck = l.since.Add(wholeTrial)
+	default:
+		return l, false
+	}
+	l.quiet = l.stuck
 	return l, true
 }
 

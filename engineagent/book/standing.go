@@ -59,7 +59,7 @@ const trialRun = 5 * time.Second
 // advance brings the standing to now.
 func (s *standing) advance(now time.Time) {
 	if s.state == standingReturning && now.Sub(s.since) >= rampSteps*rampStep {
-		s.state, s.times = standingGood, 0
+		s.state, s.times, s.young = standingGood, 0, 0
 	}
 }
 

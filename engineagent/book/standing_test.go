@@ -3,6 +3,7 @@ package book
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 //	book NAME PREFILL [whole] [forced]   the reason of the refusal, or nothing
 //	content|more|answer|fail|end NAME    first content; more of it; an end that was good, failed, or nobody waited for
 //	truth NAME PREFILL                   the prompt turned out to take that, at the speed that is known
+//	counts [grown], blind                the engine is read, and tells how much it has computed, or nothing of it
 //	alive, down, up, look
 //	stream N PREFILL TOOK                N requests, one after the other, each answered after TOOK
 type stage struct {
@@ -36,7 +38,7 @@ func newStage(t *testing.T) *stage {
 	s.begin = s.now
 	s.SetDown(true, s.now)
 	s.SetDown(false, s.now)
-	s.Counts(true)
+	s.Counts(true, false, s.now)
 	s.speeds.measured = true
 	return s
 }
@@ -107,7 +109,7 @@ func (s *stage) accept(name string, args []string) string {
 	if reason := s.Refusal(ask, s.now); reason != "" {
 		return string(reason)
 	}
-	s.rig.book(name, Work{New: s.prefill(args[0]), Whole: slices.Contains(args, "whole")})
+	s.book(name, Work{New: s.prefill(args[0]), Whole: slices.Contains(args, "whole")})
 	s.look()
 	return s.word()
 }
@@ -131,6 +133,8 @@ func (s *stage) do(verb string, args []string) string {
 		s.end(args[0])
 	case "truth":
 		s.LearnPrefill(entry(), Work{New: s.prefill(args[1])}, 0, true)
+	case "counts", "blind":
+		s.Counts(verb == "counts", len(args) > 0, s.now)
 	case "alive":
 		s.Alive(s.now)
 	case "down", "up":
@@ -196,5 +200,44 @@ func (s *stage) line(file string, n int, line string) {
 	s.pass(s.begin.Add(at))
 	if got := s.do(words[1], words[2:]); got != strings.TrimSpace(want) {
 		s.t.Errorf("%s:%d: %q: got %q, want %q", file, n, strings.TrimSpace(command), got, strings.TrimSpace(want))
+	}
+}
+
+func TestNothingIsLeftOfRequestsThatEnded(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	for range 50 {
+		s := newStage(t)
+		for n := range 300 {
+			s.pass(s.now.Add(time.Duration(rng.IntN(3000)) * time.Millisecond))
+			s.at(rng, n)
+			if st := &s.standing; st.young < 0 || st.trial != nil && st.state != standingEjected {
+				t.Fatalf("standing %+v", st)
+			}
+		}
+		for name := range s.entries {
+			s.end(name)
+		}
+		if st := &s.standing; len(s.silence.mute) != 0 || st.young != 0 || st.trial != nil {
+			t.Fatalf("%d wait for content, standing %+v", len(s.silence.mute), st)
+		}
+	}
+}
+
+// at does something to a request, or books the next one.
+func (s *stage) at(rng *rand.Rand, n int) {
+	args := []string{fmt.Sprint(n), fmt.Sprint(rng.IntN(2000), "ms")}
+	if rng.IntN(4) == 0 {
+		args = append(args, "whole")
+	}
+	if rng.IntN(4) == 0 {
+		args = append(args, "forced")
+	}
+	verb := []string{"book", "book", "content", "more", "answer", "fail", "end", "down", "up", "counts"}[rng.IntN(10)]
+	if at := fmt.Sprint(rng.IntN(n + 1)); verb == "book" {
+		s.do(verb, args)
+	} else if s.entries[at] != nil {
+		s.do(verb, []string{at})
 	}
 }

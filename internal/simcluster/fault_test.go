@@ -30,7 +30,7 @@ func TestFaultOfOneEngineBeforeContentReachesNoClient(t *testing.T) {
 					t.Error("the fault hit nobody")
 				}
 				c.Engine(1).SetFaults(simengine.Faults{})
-				time.Sleep(6 * time.Second) // it was said to be busy for its failures, 5 s at most
+				time.Sleep(6 * time.Second) // it was ejected for its failures, for 5 s
 				used(t, c, 1)
 				c.Quiet(time.Second)
 			})

@@ -122,11 +122,11 @@ type servings struct {
 	all []served
 }
 
-func (s *servings) ask(ctx context.Context, e *engines, by *lab.Agent, r request) {
+func (s *servings) ask(ctx context.Context, client *http.Client, by *lab.Agent, r request) {
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, clientPatience)
 		defer cancel()
-		a, err := r.send(ctx, e.client, by.HTTP)
+		a, err := r.send(ctx, client, by.HTTP)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.all = append(s.all, served{a.first, a.engine, a.retried, err})
@@ -147,7 +147,7 @@ func (e *engines) play(ctx context.Context, seed uint64, period time.Duration) [
 		at += time.Duration(rng.ExpFloat64() / engineRate * float64(time.Second))
 		r, by := chat("", prompt(rng), fewTokens), e.m.Agents[rng.IntN(len(e.m.Agents))]
 		time.Sleep(time.Until(begin.Add(at)))
-		out.ask(ctx, e, by, r)
+		out.ask(ctx, e.client, by, r)
 	}
 	return out.wait()
 }
@@ -245,7 +245,7 @@ func (e *engines) idleConnections(ctx context.Context) error {
 		}
 		time.Sleep(interval + time.Duration(rng.IntN(40)-20)*time.Millisecond)
 		for _, by := range e.m.Agents {
-			out.ask(ctx, e, by, chat("", fmt.Sprint(rng.Uint64()), 2))
+			out.ask(ctx, e.client, by, chat("", fmt.Sprint(rng.Uint64()), 2))
 		}
 	}
 	e.errors("idle_connections", out.wait())

@@ -23,6 +23,7 @@ func checks() []check.Check {
 		{Name: "cancels", Run: checkCancels, Limit: 10 * time.Minute},
 		{Name: "rolling", Run: checkRolling, Limit: 10 * time.Minute, Short: true},
 		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},
+		{Name: "hedge", Run: checkHedge, Limit: 10 * time.Minute},
 		{Name: "overload", Run: checkOverload, Limit: 10 * time.Minute, Short: true},
 		{Name: "sdk", Run: checkSDK, Limit: 10 * time.Minute},
 		{Name: "chaos", Run: checkChaos, Limit: 20 * time.Minute, Short: true},

@@ -79,7 +79,7 @@ type chaos struct {
 
 	mu      sync.Mutex
 	faults  []happened
-	stalls  []happened // of the whole machine
+	stalls  []happened      // of the whole machine
 	broken  []error         // faults that could not be made or ended
 	renewed map[string]bool // agents that were started again
 }
@@ -191,6 +191,7 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	}
 	c.h.Say("chaos: %d requests without any fault, first content p50 %.0f ms, p99 %.0f ms", warm.asked, quantile(warm.ttft, 0.5), quantile(warm.ttft, 0.99))
 	l := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
+	c.begun = time.Now()
 	watching, watched := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watchMachine(watching) })
@@ -216,7 +217,6 @@ func (c *chaos) warmUp() time.Duration {
 
 // play has all faults come and go.
 func (c *chaos) play(ctx context.Context, faults []planned) {
-	c.begun = time.Now()
 	var wg sync.WaitGroup
 	for i := range faults {
 		p := &faults[i]

@@ -172,10 +172,17 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 		return err
 	}
 	ingresses := c.mesh.Agents[:chaosIngresses]
+	watching, watched := context.WithCancel(ctx)
+	defer watched()
+	var watch sync.WaitGroup
+	watch.Go(func() { c.watchMachine(watching) })
 	warm := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
 	pause(ctx, c.warmUp())
 	warm.stop()
-	if len(warm.failed) > 0 {
+	c.mu.Lock()
+	stood := len(c.stalls) > 0
+	c.mu.Unlock()
+	if len(warm.failed) > 0 && !stood {
 		return fmt.Errorf("%d of %d requests failed before any fault; %s", len(warm.failed), warm.asked, &warm.failed[0])
 	}
 	left, err := c.settle(ctx)
@@ -192,9 +199,6 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	c.h.Say("chaos: %d requests without any fault, first content p50 %.0f ms, p99 %.0f ms", warm.asked, quantile(warm.ttft, 0.5), quantile(warm.ttft, 0.99))
 	l := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
 	c.begun = time.Now()
-	watching, watched := context.WithCancel(ctx)
-	var watch sync.WaitGroup
-	watch.Go(func() { c.watchMachine(watching) })
 	c.play(ctx, faults)
 	l.stop()
 	watched()
@@ -235,7 +239,7 @@ func (c *chaos) watchMachine(ctx context.Context) {
 	for last := time.Now(); pause(ctx, period); last = time.Now() {
 		now := time.Now()
 		if late := now.Sub(last) - period; late > much {
-			c.h.Say("chaos: %5.1f s: this machine stood still for %.1f s", last.Sub(c.begun).Seconds(), late.Seconds())
+			c.h.Say("chaos: this machine stood still for %.1f s", late.Seconds())
 			c.mu.Lock()
 			c.stalls = append(c.stalls, happened{from: last, to: now})
 			c.mu.Unlock()

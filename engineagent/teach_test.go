@@ -134,6 +134,33 @@ func TestIDsAreAskedOnlyWhereTheyTeach(t *testing.T) {
 	}
 }
 
+// TestTokensAreAskedForWhereEnginesTellThem: whether or not they would teach, until the engine refuses.
+func TestTokensAreAskedForWhereEnginesTellThem(t *testing.T) {
+	for _, tt := range []struct {
+		kind  engine.Kind
+		route openai.Route
+		want  string
+		style openai.Style
+	}{
+		{engine.KindVLLM, openai.RouteChat, "return_token_ids", openai.StyleNull},
+		{engine.KindVLLM, openai.RouteCompletions, "return_token_ids", openai.StyleNull},
+		{engine.KindVLLM, openai.RouteResponses, "", openai.StyleNull},
+		{engine.KindSGLang, openai.RouteChat, "", openai.StyleAbsent},
+		{engine.KindSGLang, openai.RouteCompletions, "return_token_ids", openai.StyleAbsent},
+		{engine.KindTRTLLM, openai.RouteChat, "", openai.StyleAbsent},
+	} {
+		a := toldAgent(t, nil)
+		a.engine.Kind, a.capability = tt.kind, newestOf(tt.kind)
+		b := mustAdmit(t, a, Admission{QueuedAtProbe: -1, Route: tt.route, Traits: openai.TraitStream})
+		if ask := b.AskTokens(); strings.Join(ask.Fields, " ") != tt.want || ask.Style != tt.style || ask.Usage {
+			t.Errorf("%s, %s: asks %+v", tt.kind, tt.route, ask)
+		}
+		if b.AskRefused("return_token_ids"); len(b.AskTokens().Fields) != 0 {
+			t.Errorf("%s, %s: asks again", tt.kind, tt.route)
+		}
+	}
+}
+
 func TestRefusedUsageCostsNoLessonOfItsOwn(t *testing.T) {
 	for traits, want := range map[openai.Traits]bool{openai.TraitTokenPrompt: true, 0: false} {
 		b := mustAdmit(t, toldAgent(t, nil), Admission{

@@ -45,10 +45,12 @@ type answer struct {
 	skipNotFound bool
 	onContent    func() // called once, when the first lane claims the answer, with mu held
 
-	out  sync.Mutex // held while something is written; taken before mu
-	w    http.ResponseWriter
-	rc   *http.ResponseController
-	gone atomic.Bool // the client: nothing is written any more
+	out   sync.Mutex // held while something is written; taken before mu
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	http2 bool        // it is a stream of a connection
+	armed time.Time   // when the write deadline was set; zero while there is none
+	gone  atomic.Bool // the client: nothing is written any more
 
 	mu      sync.Mutex        // never held while something is written: a client may be slow
 	open    []*lane           // that run
@@ -70,10 +72,11 @@ func newAnswer(w http.ResponseWriter, route openai.Route, stream bool) *answer {
 	return a
 }
 
-// close ends the comments. No byte is written by a afterwards unless its other methods are called.
+// close ends the comments and lifts the write deadline: the connection may serve other requests. No byte is written by a afterwards unless its other methods are called.
 func (a *answer) close() {
 	a.out.Lock()
 	defer a.out.Unlock()
+	a.disarmLocked()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timer != nil {
@@ -214,9 +217,7 @@ func (a *answer) writeHead(h *head) {
 
 // writeLocked needs out.
 func (a *answer) writeLocked(b []byte) error {
-	// Over HTTP/2 the deadline is a timer of the stream and not of the write, so it is lifted afterwards.
-	_ = a.rc.SetWriteDeadline(time.Now().Add(writeDeadline))
-	defer func() { _ = a.rc.SetWriteDeadline(time.Time{}) }()
+	a.armLocked()
 	if a.gone.Load() { // looked at after the deadline was set, which may have undone that of hangUp
 		return errClient
 	}
@@ -224,10 +225,40 @@ func (a *answer) writeLocked(b []byte) error {
 	if err == nil {
 		err = a.rc.Flush()
 	}
+	if a.http2 {
+		a.disarmLocked()
+	}
 	if err != nil {
 		return errors.Join(errClient, err)
 	}
 	return nil
+}
+
+// trailer has fields follow the answer. Over HTTP/1 that needs an answer in chunks, as it was when the engine sent them.
+func (a *answer) trailer(h http.Header) {
+	a.out.Lock()
+	defer a.out.Unlock()
+	for name, values := range h {
+		a.w.Header()[http.TrailerPrefix+name] = values
+	}
+}
+
+// armLocked gives the client its time for what is written now, give or take the eighth part: to set a deadline for each event
+// costs more than it is worth. Over HTTP/2 it is a timer of the stream and not of the write, so it is set and lifted each time.
+// It needs out.
+func (a *answer) armLocked() {
+	if now := time.Now(); now.Sub(a.armed) > writeDeadline/8 {
+		a.armed = now
+		_ = a.rc.SetWriteDeadline(now.Add(writeDeadline))
+	}
+}
+
+// disarmLocked needs out.
+func (a *answer) disarmLocked() {
+	if !a.armed.IsZero() {
+		a.armed = time.Time{}
+		_ = a.rc.SetWriteDeadline(time.Time{})
+	}
 }
 
 // started reports whether content has gone to the client.

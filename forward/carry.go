@@ -243,7 +243,9 @@ func (x *exchange) run(t *attempt) {
 			t.err = t.lane.end()
 		}
 	default:
-		t.err = t.lane.end()
+		if t.err = t.lane.end(); t.err == nil {
+			x.answer.trailer(t.end.Trailer)
+		}
 	}
 }
 

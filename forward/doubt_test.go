@@ -28,7 +28,7 @@ func TestFramesStandWithoutALoadThatCannotBeTrue(t *testing.T) {
 	e := ending{Usage: openai.Usage{PromptTokens: 5}, HasUsage: true}
 	lie := e
 	lie.Load = impossible
-	if got, err := parseEnding(appendEnding(lie)); got != e || !errors.Is(err, engine.ErrImplausible) {
+	if got, err := parseEnding(appendEnding(lie)); cmp.Diff(e, got) != "" || !errors.Is(err, engine.ErrImplausible) {
 		t.Errorf("ending: %+v %v, want %+v", got, err, e)
 	}
 	good := EngineLoad{"b", engine.Load{Seq: 3, InFlight: 2}}

@@ -48,6 +48,10 @@ const (
 	chunk         = 256 << 10 // bytes of body in one frame
 )
 
+// frameBuffer is the buffer of each direction of a stream, of which thousands may be open: it gathers frames of events, and
+// what is larger passes it by.
+const frameBuffer = 4 << 10
+
 var errFrameTooLarge = errors.New("frame too large")
 
 // frameWriter writes frames to one stream. Small frames are gathered until flush.
@@ -55,7 +59,9 @@ type frameWriter struct {
 	w *bufio.Writer
 }
 
-func newFrameWriter(w io.Writer) *frameWriter { return &frameWriter{bufio.NewWriterSize(w, 16<<10)} }
+func newFrameWriter(w io.Writer) *frameWriter {
+	return &frameWriter{bufio.NewWriterSize(w, frameBuffer)}
+}
 
 func (f *frameWriter) write(t frameType, payload []byte) error {
 	var head [binary.MaxVarintLen64 + 1]byte
@@ -76,7 +82,9 @@ type frameReader struct {
 	buf []byte
 }
 
-func newFrameReader(r io.Reader) *frameReader { return &frameReader{r: bufio.NewReaderSize(r, 16<<10)} }
+func newFrameReader(r io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, frameBuffer)}
+}
 
 func (f *frameReader) read() (frameType, []byte, error) {
 	t, n, err := f.next()
@@ -371,6 +379,7 @@ type ending struct {
 	HasUsage bool
 	Failed   bool // the answer is an error that the engine reported inside a stream
 	Load     engine.Load
+	Trailer  http.Header // of the engine's answer; nil for none
 }
 
 func appendEnding(e ending) []byte {
@@ -378,7 +387,11 @@ func appendEnding(e ending) []byte {
 	b = binary.AppendUvarint(b, uint64(e.Usage.PromptTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CompletionTokens))
 	b = binary.AppendUvarint(b, uint64(e.Usage.CachedTokens))
-	return engine.AppendLoad(b, e.Load)
+	b = engine.AppendLoad(b, e.Load)
+	if len(e.Trailer) == 0 {
+		return b
+	}
+	return appendHeader(b, e.Trailer)
 }
 
 // parseEnding returns all but the load with an engine.ErrImplausible.
@@ -395,7 +408,12 @@ func parseEnding(b []byte) (ending, error) {
 	if err := r.Err(); err != nil {
 		return ending{}, fmt.Errorf("parse end frame: %w", err)
 	}
-	var err error
-	e.Load, _, err = engine.ParseLoad(r.Rest())
-	return e, err
+	load, rest, implausible := engine.ParseLoad(r.Rest())
+	if e.Load = load; len(rest) > 0 {
+		r := engine.NewReader(rest)
+		if e.Trailer = readHeader(r); r.Err() != nil {
+			return ending{}, fmt.Errorf("parse trailer of end frame: %w", r.Err())
+		}
+	}
+	return e, implausible
 }

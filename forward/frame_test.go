@@ -93,8 +93,10 @@ func TestOtherPayloadsSurviveTheWire(t *testing.T) {
 		t.Errorf("verdict: %+v %v, want %+v", got, err, v)
 	}
 	e := ending{Usage: openai.Usage{PromptTokens: 5, CompletionTokens: 6, CachedTokens: 4, HasCached: true}, HasUsage: true, Load: load}
-	if got, err := parseEnding(appendEnding(e)); err != nil || got != e {
-		t.Errorf("ending: %+v %v, want %+v", got, err, e)
+	for _, e.Trailer = range []http.Header{nil, {"X-Checksum": {"a", "b"}}} {
+		if got, err := parseEnding(appendEnding(e)); err != nil || cmp.Diff(e, got) != "" {
+			t.Errorf("ending: %+v %v, want %+v", got, err, e)
+		}
 	}
 	r := Report{Period: 500 * time.Millisecond, Loads: []EngineLoad{{"a", load}, {"b", engine.Load{}}}}
 	if got, err := ParseReport(AppendReport(nil, r)); err != nil || cmp.Diff(r, got) != "" {
@@ -148,6 +150,7 @@ func FuzzFrames(f *testing.F) {
 	_ = w.write(frameHead, appendHead(&head{Status: 200, Header: http.Header{"A": {"b"}}}))
 	_ = w.write(frameBounce, appendVerdict(verdict{Reason: "full"}))
 	_ = w.write(frameEnd, appendEnding(ending{}))
+	_ = w.write(frameEnd, appendEnding(ending{Trailer: http.Header{"A": {"b"}}}))
 	_ = w.flush()
 	f.Add(buf.Bytes())
 	f.Add(AppendReport(nil, Report{Period: time.Second, Loads: []EngineLoad{{"a", engine.Load{}}}}))

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 )
@@ -43,5 +44,15 @@ func answerHeader(h http.Header) http.Header {
 	for _, k := range droppedHeaders {
 		out.Del(k)
 	}
+	return out
+}
+
+// answerTrailer returns the fields after an engine's answer that clients get; nil for none.
+func answerTrailer(h http.Header) http.Header {
+	if len(h) == 0 {
+		return nil
+	}
+	out := answerHeader(h)
+	maps.DeleteFunc(out, func(_ string, v []string) bool { return v == nil }) // declared, and did not come
 	return out
 }

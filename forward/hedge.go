@@ -42,7 +42,7 @@ func (x *exchange) late() (late time.Duration, ok bool) {
 // noteDelay remembers how late the first content was after a first attempt, whoever sent it.
 func (x *exchange) noteDelay(first *attempt) {
 	at, _ := x.answer.firstContent()
-	if at.IsZero() || x.event.Status >= http.StatusMultipleChoices {
+	if at.IsZero() || at.Before(first.asked) || x.event.Status >= http.StatusMultipleChoices {
 		return
 	}
 	late := at.Sub(first.asked) - first.expected

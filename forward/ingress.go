@@ -354,6 +354,7 @@ func (x *exchange) open(route openai.Route, stream bool) (done func()) {
 	limited, cancel := context.WithTimeout(x.r.Context(), x.g.Timeout)
 	ctx, stop := context.WithCancelCause(limited)
 	x.ctx, x.answer = ctx, newAnswer(x.w, route, stream)
+	x.answer.http2 = x.r.ProtoMajor > 1
 	detach := context.AfterFunc(x.g.cut, func() { stop(context.Cause(x.g.cut)) })
 	unhook := func() bool { return true }
 	if x.r.ProtoMajor == 1 { // over HTTP/2 the end of a stream ends its writes

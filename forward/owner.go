@@ -121,11 +121,13 @@ const engineIdle = 4 * time.Second
 // NewEngineTransport returns the transport for requests to engines.
 func NewEngineTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		MaxIdleConnsPerHost:   256,
-		IdleConnTimeout:       engineIdle,
-		DisableCompression:    true, // the client gets the bytes that the engine sent
-		ExpectContinueTimeout: time.Second,
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     engineIdle,
+		DisableCompression:  true, // the client gets the bytes that the engine sent
+		// What a peer reads of a header; the default of net/http would let an engine fill 10 MB for each request.
+		MaxResponseHeaderBytes: maxHeaderText,
+		ExpectContinueTimeout:  time.Second,
 	}
 }
 
@@ -253,7 +255,7 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	}
 	booking.Finish(outcome)
 	failed := outcome.Failed && status < 300
-	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load()}, nil
+	return ending{Usage: outcome.Usage, HasUsage: outcome.HasUsage, Failed: failed, Load: e.Booker.Load(), Trailer: answerTrailer(resp.Trailer)}, nil
 }
 
 // orStuck returns err, or that the engine was found stuck where that is why.
@@ -420,12 +422,15 @@ func relayWhole(resp *http.Response, l *learner, to receiver) (Outcome, error) {
 	}
 }
 
+// eventBuffer is the most of a stream that is read at once: tens of events that wait. Each stream has one.
+const eventBuffer = 16 << 10
+
 // eventLimit bounds one line of an engine's event stream: the token ids of a very long prompt come in one line.
 const eventLimit = 32 << 20
 
 func relayEvents(body io.Reader, l *learner, to receiver) (Outcome, error) {
 	events := openai.NewStream(l.route, eventLimit)
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, eventBuffer)
 	var out []byte
 	content, failed, done := false, false, false
 	for {

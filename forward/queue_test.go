@@ -252,6 +252,23 @@ func TestAheadIsWhatIsServedBefore(t *testing.T) {
 	}
 }
 
+func TestKeyThatSendsMoreIsExpectedToGoOn(t *testing.T) {
+	q := &queue{}
+	fill(q, 4, tenant{key: "busy"}, 256)
+	fill(q, 10, tenant{key: "own"}, 256)
+	if n := q.ahead(0, "own", 256); n != 14 {
+		t.Errorf("%v ahead, want all that wait", n)
+	}
+	for range 8 {
+		if p := q.take(anyPlace); p.key == "busy" {
+			fill(q, 1, p.tenant, p.cost)
+		}
+	}
+	if n := q.ahead(0, "own", 256); n != 6+7 {
+		t.Errorf("%v ahead, want the six of the key and seven of the other, which has four now", n)
+	}
+}
+
 func BenchmarkQueueOf10000(b *testing.B) {
 	for _, keys := range []int{1, 100, 10_000} {
 		b.Run(strconv.Itoa(keys)+"keys", func(b *testing.B) {

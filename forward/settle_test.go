@@ -76,6 +76,7 @@ func TestPriorityAndKeyDecideWhoIsServedFirst(t *testing.T) {
 		}
 		a.release()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got := strings.Join(order, ", "); got != "urgent k,  many,  one,  many,  many, batch k, batch k" {
 			t.Errorf("served in order: %s", got)
 		}
@@ -169,6 +170,7 @@ func TestWaitingRequestsThatAreCancelledLeaveNothing(t *testing.T) {
 			time.Sleep(time.Duration(i%2) * time.Millisecond)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		a.room.isEmpty(t)
 	})
 }

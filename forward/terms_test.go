@@ -164,13 +164,12 @@ func TestAgentIsNoEngineOfAnAgent(t *testing.T) {
 		m := newMemMesh(t, "a", "b")
 		a, b := m.agents["a"], m.agents["b"]
 		a.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.ServeHTTP(w, r) })
-		for _, book := range []*memBooker{b.book} {
-			book.refuse = "draining"
-		}
+		b.book.refuse = "draining"
 		w := a.post(t.Context(), chatBody)
 		if w.Code != http.StatusLoopDetected || !strings.Contains(w.Body.String(), "loop_detected") {
 			t.Errorf("got %d %s", w.Code, w.Body)
 		}
+		synctest.Wait()
 		m.idle()
 	})
 }

@@ -200,11 +200,14 @@ func (p *place) leave(taken, more bool) (waited time.Duration, was bool) {
 	if p.state == placeLeft {
 		return 0, false
 	}
-	now := time.Now()
+	now, had := time.Now(), p.state == placeTurn
 	p.room.dropLocked(p, now)
-	if taken {
+	switch {
+	case taken:
 		p.queue.gain(more)
 		p.accepted = true
+	case had:
+		p.queue.refund(p)
 	}
 	p.queue.notify()
 	return now.Sub(p.entered), true

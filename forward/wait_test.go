@@ -100,8 +100,11 @@ var roomy = bounds{1000, 1 << 30}
 func (r *waitRoom) isEmpty(t *testing.T) {
 	t.Helper()
 	r.keepers.Wait()
-	if r.len() != 0 || r.all.bytes != 0 || len(r.all.shares) != 0 || len(r.classes) != 0 || len(r.status(time.Now())) != 0 {
-		t.Errorf("%d requests, %d bytes, %d tenants, %d classes are left", r.len(), r.all.bytes, len(r.all.shares), len(r.classes))
+	status := r.status(time.Now())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all.requests != 0 || r.all.bytes != 0 || len(r.all.shares) != 0 || len(r.classes) != 0 || len(status) != 0 {
+		t.Errorf("%d requests, %d bytes, %d tenants, %d classes are left", r.all.requests, r.all.bytes, len(r.all.shares), len(r.classes))
 	}
 	for name, q := range r.models {
 		if q.present() != 0 || len(q.bands) != 0 || q.kept {
@@ -121,13 +124,16 @@ func TestWaitRoomServesOneKeyInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newMemSupply(0)
 		r := newWaitRoom(roomy, s)
+		var mu sync.Mutex
 		var order []int
 		for i := range 5 {
 			go func() {
 				if _, err := s.use(t.Context(), r, wants("k")); err != nil {
 					t.Error(err)
 				}
-				order = append(order, i) // one slot at a time becomes free
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
 			}()
 			synctest.Wait()
 		}
@@ -135,6 +141,7 @@ func TestWaitRoomServesOneKeyInOrder(t *testing.T) {
 			s.change(func() { s.slots[0] = 1 })
 			time.Sleep(10 * time.Millisecond)
 		}
+		synctest.Wait()
 		if !slices.Equal(order, []int{0, 1, 2, 3, 4}) {
 			t.Errorf("served in order %v", order)
 		}
@@ -196,6 +203,7 @@ func TestIngressesThatWantTheSameSlotDoNotHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newMemSupply(0, 0, 0, 0)
 		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
 		served := make([]int, 8)
 		rooms := make([]*waitRoom, len(served))
 		for i := range rooms {
@@ -208,7 +216,9 @@ func TestIngressesThatWantTheSameSlotDoNotHerd(t *testing.T) {
 						if _, err := s.use(ctx, rooms[i], p); err != nil {
 							return
 						}
+						mu.Lock()
 						served[i]++ // the slots are not given back here, so that all hear of them at once
+						mu.Unlock()
 					}
 				}()
 			}
@@ -307,11 +317,14 @@ func TestRequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 				s.change(func() { s.slots[0] = 1 })
 			}
 		}()
+		var mu sync.Mutex
 		var refused, late, served int
 		for range 900 { // thirty a second
 			go func() {
 				start := time.Now()
 				_, err := s.use(ctx, r, wants("k"))
+				mu.Lock()
+				defer mu.Unlock()
 				switch {
 				case err == nil:
 					served++
@@ -328,7 +341,9 @@ func TestRequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 			time.Sleep(time.Second / 30)
 			synctest.Wait()
 		}
-		if served < 270 || refused < 450 || late > 10 {
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if served < 300 || refused < 450 || late > 10 {
 			t.Errorf("%d served, %d refused at once, %d too late", served, refused, late)
 		}
 		other := wants("another key")
@@ -339,6 +354,33 @@ func TestRequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		r.isEmpty(t)
 	})
+}
+
+func TestRefusalSaysWhenThereIsRoom(t *testing.T) {
+	q := &modelQueue{drain: drainRate{left: 99, waited: 10}} // ten a second
+	fill(&q.queue, 100, tenant{key: "k"}, 100)
+	for _, test := range []struct {
+		reason      string
+		least       float64
+		lower, most time.Duration
+	}{
+		{refusedRequests, 0, time.Second, 10 * time.Second},
+		{refusedWait, 5, 5 * time.Second, 10 * time.Second},
+		{refusedWait, 300, mostRetry, mostRetry},
+	} {
+		for range 100 {
+			if r := q.refusal(test.reason, test.least, wants("k")); r.after < test.lower || r.after > test.most {
+				t.Errorf("%s: come again after %v, want %v to %v", test.reason, r.after, test.lower, test.most)
+			}
+		}
+	}
+	r := newWaitRoom(roomy, newMemSupply(0))
+	r.models["m"] = q
+	p := wants("k")
+	p.queue = q
+	if err, _ := errors.AsType[*refusal](r.admitLocked(p, time.Now())); err == nil || err.after < 5*time.Second {
+		t.Errorf("a request that would wait for 10 s: %+v", err)
+	}
 }
 
 func TestMeshThatIsFullIsToldFromOneWithoutEngines(t *testing.T) {
@@ -405,6 +447,34 @@ func TestAcceptedRequestComesBackToTheFrontOfAFullQueue(t *testing.T) {
 	})
 }
 
+func TestKeyDoesNotPayForATurnThatIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newMemSupply(1)
+		r := newWaitRoom(roomy, s)
+		var places []*place
+		for _, key := range []string{"a", "a", "b"} {
+			p := wants(key)
+			p.cost = quantum
+			if err := r.enter(p, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			places = append(places, p)
+		}
+		for _, p := range places {
+			if err := p.await(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if waiting := r.models["m"].n; p == places[1] && waiting != 1 {
+				t.Errorf("%d wait: b had its turn before the second of a", waiting)
+			}
+			p.leave(false, false)
+		}
+		synctest.Wait()
+		r.isEmpty(t)
+	})
+}
+
 // TestTurnInVainLetsTheOthersTry has an engine look free that one of the requests cannot use.
 func TestTurnInVainLetsTheOthersTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -425,6 +495,7 @@ func TestTurnInVainLetsTheOthersTry(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(start))
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		r.isEmpty(t)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kvmesh/kvmesh/engineagent"
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
@@ -130,11 +131,12 @@ func TestPageReadsWhatThereIs(t *testing.T) {
 		value any
 		want  []string // at least
 	}{
-		"e":    {EngineStatus{}, []string{"digests", "engine", "residency_words"}},
-		"g":    {DigestStatus{}, []string{"age_s", "fill", "keys", "tier", "version"}},
-		"a":    {AgentStatus{}, []string{"state"}},
-		"r":    {RefusalStatus{}, []string{"reason"}},
-		"mesh": {Status{}, []string{"agreed", "engines", "notes"}},
+		"e":     {EngineStatus{}, []string{"digests", "engine", "residency_words"}},
+		"g":     {DigestStatus{}, []string{"age_s", "fill", "keys", "tier", "version"}},
+		"a":     {AgentStatus{}, []string{"state"}},
+		"tried": {forward.Attempt{}, []string{"engine", "result"}},
+		"r":     {RefusalStatus{}, []string{"reason"}},
+		"mesh":  {Status{}, []string{"agreed", "engines", "notes"}},
 
 		"agreed": {AgreedStatus{}, []string{"cordons", "index", "leader", "members", "policy", "quorum", "role"}},
 		"policy": {PolicyStatus{Index: 1, Author: "a", Time: time.Now()}, []string{"author", "index", "source", "time"}},

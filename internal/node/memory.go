@@ -98,9 +98,13 @@ func (m *memory) note(needed int64, cycles uint64, now time.Time) (collect bool)
 // the runtime holds would say less: up to half of them is what the collector has not looked at yet.
 func readMemory() (needed int64, cycles uint64) {
 	s := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}, {Name: "/memory/classes/total:bytes"},
-		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"},
-		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/unused:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
 	}
 	metrics.Read(s)
 	needed = int64(s[0].Value.Uint64() + s[2].Value.Uint64())

@@ -22,7 +22,7 @@ func checkFailover(ctx context.Context, h *check.Harness) error {
 	if err != nil {
 		return err
 	}
-	defer m.close()
+	defer m.Close()
 	if err := m.loseLeaders(ctx, size(h, 10, 2)); err != nil {
 		return fmt.Errorf("leader killed: %w", err)
 	}
@@ -58,12 +58,12 @@ func (m *testMesh) loseLeader(ctx context.Context) (took time.Duration, index ui
 	if err != nil {
 		return 0, 0, err
 	}
-	ask := m.agents[0]
+	ask := m.Agents[0]
 	if ask == leader {
-		ask = m.agents[1]
+		ask = m.Agents[1]
 	}
 	begin := time.Now()
-	leader.proc.Kill()
+	leader.Process.Kill()
 	for {
 		if index, err = m.write(ctx, ask); err == nil {
 			break
@@ -73,7 +73,7 @@ func (m *testMesh) loseLeader(ctx context.Context) (took time.Duration, index ui
 		}
 	}
 	took = time.Since(begin)
-	return took, index, errors.Join(m.startAgent(leader), m.awaitOneState(time.Minute))
+	return took, index, errors.Join(m.StartAgent(leader), m.awaitOneState(time.Minute))
 }
 
 // isNoQuorum reports whether an operator was told why a write did not work.

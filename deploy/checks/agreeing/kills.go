@@ -37,7 +37,7 @@ func checkKills(ctx context.Context, h *check.Harness) error {
 	if err != nil {
 		return err
 	}
-	defer m.close()
+	defer m.Close()
 	k := &killing{m: m, acknowledged: map[uint64]int{}, checked: map[uint64]bool{}, lost: map[uint64]bool{}}
 	kills := size(h, 200, 5)
 	writing, stop := context.WithCancel(ctx)
@@ -53,7 +53,7 @@ func checkKills(ctx context.Context, h *check.Harness) error {
 	stop()
 	<-written
 	err = errors.Join(err, m.awaitOneState(time.Minute))
-	for _, a := range m.agents {
+	for _, a := range m.Agents {
 		err = errors.Join(err, k.lookAt(ctx, a, k.last))
 	}
 	f := h.Figures
@@ -67,7 +67,7 @@ func checkKills(ctx context.Context, h *check.Harness) error {
 // write writes at an agent by chance, again and again. What is not acknowledged may be in force or not.
 func (k *killing) write(ctx context.Context) {
 	for ctx.Err() == nil {
-		index, err := k.m.write(ctx, k.m.agents[rand.IntN(voters)])
+		index, err := k.m.write(ctx, k.m.Agents[rand.IntN(voters)])
 		if err == nil {
 			k.mu.Lock()
 			k.acknowledged[index], k.last = k.m.writes, max(k.last, index)
@@ -82,25 +82,25 @@ func (k *killing) write(ctx context.Context) {
 
 // kill kills an agent, starts it again, and looks for what was acknowledged.
 func (k *killing) kill(ctx context.Context) error {
-	a := k.m.agents[rand.IntN(voters)]
+	a := k.m.Agents[rand.IntN(voters)]
 	time.Sleep(rand.N(3 * writePause))
-	a.proc.Kill()
+	a.Process.Kill()
 	k.mu.Lock()
 	last := k.last
 	k.mu.Unlock()
 	begin := time.Now()
-	if err := k.m.startAgent(a); err != nil {
+	if err := k.m.StartAgent(a); err != nil {
 		return err
 	}
-	err := check.Await(ctx, startBound, a.name+" to be ready again", func() bool {
-		s, err := a.status(ctx)
-		if _, ended := a.proc.Ended(); ended {
+	err := check.Await(ctx, startBound, a.Name+" to be ready again", func() bool {
+		s, err := a.Status(ctx)
+		if _, ended := a.Process.Ended(); ended {
 			return true
 		}
 		return err == nil && s.Ready && s.Agreed.Policy.Index >= last
 	})
-	if words, ended := a.proc.Ended(); ended {
-		err = errors.New(a.name + " has ended: " + words)
+	if words, ended := a.Process.Ended(); ended {
+		err = errors.New(a.Name + " has ended: " + words)
 	}
 	if err != nil {
 		k.failed = append(k.failed, err)
@@ -113,11 +113,11 @@ func (k *killing) kill(ctx context.Context) error {
 // lookAt compares an agent's history of policies, which must go on to index last, with what was acknowledged.
 func (k *killing) lookAt(ctx context.Context, a *agent, last uint64) error {
 	var p node.PolicyAnswer
-	if err := a.get(ctx, "/debug/policy", &p); err != nil {
+	if err := a.Debugged(ctx, "/debug/policy", &p); err != nil {
 		return err
 	}
 	if len(p.History) == 0 {
-		return errors.New(a.name + " has no history")
+		return errors.New(a.Name + " has no history")
 	}
 	texts := map[uint64]string{}
 	for _, old := range p.History {

@@ -74,7 +74,7 @@ func chat(ctx context.Context, client *http.Client, a *agent, model string) (fir
 	if err != nil {
 		return 0, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.http+"/v1/chat/completions", strings.NewReader(string(body)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.HTTP+"/v1/chat/completions", strings.NewReader(string(body)))
 	if err != nil {
 		return 0, err
 	}
@@ -87,7 +87,7 @@ func chat(ctx context.Context, client *http.Client, a *agent, model string) (fir
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return 0, fmt.Errorf("%s answers %s: %s", a.name, resp.Status, text)
+		return 0, fmt.Errorf("%s answers %s: %s", a.Name, resp.Status, text)
 	}
 	return readStream(resp.Body, begin)
 }

@@ -37,7 +37,7 @@ type told struct {
 
 // loseMajority compares requests with a quorum, without, and with one again.
 func (m *testMesh) loseMajority(ctx context.Context) error {
-	x := &majority{m: m, stay: m.agents[:kept], go3: m.agents[kept:]}
+	x := &majority{m: m, stay: m.Agents[:kept], go3: m.Agents[kept:]}
 	index, err := m.write(ctx, x.stay[0])
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (m *testMesh) loseMajority(ctx context.Context) error {
 	send(ctx, x.stay, keptModel, requestsAtOnce, atOnceTake) // opens connections
 	x.before = send(ctx, x.stay, keptModel, requests, writeBound)
 	for _, a := range x.go3 {
-		a.proc.Kill()
+		a.Process.Kill()
 	}
 	m.h.Say("failover: three of five are killed")
 	writing, written := make(chan struct{}), make(chan struct{})
@@ -86,7 +86,7 @@ func (x *majority) write(ctx context.Context, writing <-chan struct{}) {
 func (x *majority) comeBack(ctx context.Context, acknowledged uint64) error {
 	begin := time.Now()
 	for _, a := range x.go3 {
-		if err := x.m.startAgent(a); err != nil {
+		if err := x.m.StartAgent(a); err != nil {
 			return err
 		}
 	}

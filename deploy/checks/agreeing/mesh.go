@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvmesh/kvmesh/deploy/checks/internal/check"
+	"github.com/kvmesh/kvmesh/deploy/checks/internal/lab"
 	"github.com/kvmesh/kvmesh/internal/node"
 )
 
@@ -21,111 +18,52 @@ const (
 	voters = 5
 	// commonModel is what all engines serve; keptModel only those of the agents that are never lost, under which requests
 	// are routed to the same engines with a quorum and without.
-	commonModel = "sim-model"
+	commonModel = lab.Model
 	keptModel   = "kept-model"
 	kept        = 2 // agents, from the first on
 )
 
 // testMesh is five agents that decide together, each a process with an engine beside it.
 type testMesh struct {
+	*lab.Mesh
 	h      *check.Harness
 	ctx    context.Context // of the processes
-	cancel context.CancelFunc
-	agents []*agent
 	writes int
 }
 
-type agent struct {
-	name, http, quic, gossip, debug, engineAddr string
-	proc, engine                                *check.Process
-}
+type agent = lab.Agent
 
-func startMesh(ctx context.Context, h *check.Harness) (_ *testMesh, err error) {
-	m := &testMesh{h: h}
-	m.ctx, m.cancel = context.WithCancel(ctx)
-	defer func() {
-		if err != nil {
-			m.close()
-		}
-	}()
-	args := []string{h.Bin, "cert", "--dir", m.file("certs"), "--mesh-id", "checks"}
+func startMesh(ctx context.Context, h *check.Harness) (*testMesh, error) {
+	var names []string
 	for i := range voters {
-		a := &agent{name: fmt.Sprint("a", i+1)}
-		for _, addr := range []*string{&a.http, &a.quic, &a.gossip, &a.debug, &a.engineAddr} {
-			if *addr, err = h.Ports.Addr(ctx); err != nil {
-				return nil, err
-			}
-		}
-		m.agents, args = append(m.agents, a), append(args, a.name)
+		names = append(names, fmt.Sprint("a", i+1))
 	}
-	if _, err := (check.Command{Dir: h.Dir, Args: args}).Run(ctx); err != nil {
+	data, err := os.MkdirTemp(h.Dir, "data-")
+	if err != nil {
 		return nil, err
 	}
-	for i, a := range m.agents {
-		if err := errors.Join(m.startEngine(a, i < kept), m.startAgent(a)); err != nil {
-			return nil, err
-		}
-	}
-	return m, m.awaitOneState(time.Minute)
-}
-
-func (m *testMesh) file(name string) string { return filepath.Join(m.h.Dir, name) }
-
-func (m *testMesh) startEngine(a *agent, kept bool) (err error) {
-	args := []string{"simengine", "--listen", a.engineAddr, "--model", commonModel, "--answer-tokens", "8", "--speed", "4"}
-	if kept {
-		args = append(args, "--alias", keptModel)
-	}
-	a.engine, err = m.h.Start(m.ctx, m.h.Dir, "engine-"+a.name, args...)
-	return err
-}
-
-// startAgent starts an agent, for the first time or again on the folder that it left.
-func (m *testMesh) startAgent(a *agent) (err error) {
-	args := []string{
-		"agent", "--mesh-id", "checks", "--name", a.name, "--certs", m.file("certs"), "--engine", "http://" + a.engineAddr,
-		"--http", a.http, "--quic-bind", a.quic, "--gossip-bind", a.gossip, "--debug", a.debug,
-		"--data", m.file("data-" + a.name), "--bootstrap-expect", fmt.Sprint(voters),
-	}
-	for _, seed := range m.agents {
-		args = append(args, "--join", seed.quic)
-	}
-	a.proc, err = m.h.Start(m.ctx, m.h.Dir, "agent-"+a.name, args...)
-	return err
-}
-
-func (m *testMesh) close() {
-	m.cancel()
-	for _, a := range m.agents {
-		for _, p := range []*check.Process{a.proc, a.engine} {
-			if p != nil {
-				p.Kill()
+	mesh, err := lab.Start(ctx, h, lab.Config{
+		Names: names,
+		EngineFlags: func(name string) []string {
+			flags := []string{"--answer-tokens", "8", "--speed", "4"}
+			if slices.Index(names, name) < kept {
+				flags = append(flags, "--alias", keptModel)
 			}
-		}
-	}
-}
-
-var debugClient = &http.Client{Timeout: 5 * time.Second}
-
-func (a *agent) status(ctx context.Context) (s node.Status, err error) {
-	return s, a.get(ctx, "/debug/mesh.json", &s)
-}
-
-// get reads a page of an agent's debug server.
-func (a *agent) get(ctx context.Context, path string, into any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.debug+path, nil)
+			return flags
+		},
+		AgentFlags: func(name string) []string {
+			return []string{"--data", filepath.Join(data, name), "--bootstrap-expect", fmt.Sprint(voters)}
+		},
+	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	resp, err := debugClient.Do(r)
-	if err != nil {
-		return err
+	m := &testMesh{Mesh: mesh, h: h, ctx: ctx}
+	if err := m.awaitOneState(time.Minute); err != nil {
+		m.Close()
+		return nil, err
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s of %s: %s", path, a.name, resp.Status)
-	}
-	return json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(into)
+	return m, nil
 }
 
 // awaitOneState waits until all agents are ready, vote, know all engines and have the same state.
@@ -141,16 +79,16 @@ func (m *testMesh) awaitOneState(limit time.Duration) error {
 // differs says what is not yet the same on all agents; "" when all is.
 func (m *testMesh) differs() string {
 	var first *node.Status
-	for _, a := range m.agents {
-		if words, ended := a.proc.Ended(); ended {
-			return a.name + " has ended: " + words
+	for _, a := range m.Agents {
+		if words, ended := a.Process.Ended(); ended {
+			return a.Name + " has ended: " + words
 		}
-		s, err := a.status(m.ctx)
+		s, err := a.Status(m.ctx)
 		if err != nil {
 			return err.Error()
 		}
 		if why := lacks(&s); why != "" {
-			return a.name + ": " + why
+			return a.Name + ": " + why
 		}
 		if first == nil {
 			first = &s
@@ -197,8 +135,8 @@ func stateOf(s *node.Status) string {
 // states returns the states that agents hold, each once.
 func (m *testMesh) states(ctx context.Context) ([]string, error) {
 	var all []string
-	for _, a := range m.agents {
-		s, err := a.status(ctx)
+	for _, a := range m.Agents {
+		s, err := a.Status(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -210,8 +148,8 @@ func (m *testMesh) states(ctx context.Context) ([]string, error) {
 
 // without counts the agents that route by another policy than that of an index.
 func (m *testMesh) without(ctx context.Context, index uint64) (n int, err error) {
-	for _, a := range m.agents {
-		s, err := a.status(ctx)
+	for _, a := range m.Agents {
+		s, err := a.Status(ctx)
 		if err != nil {
 			return n, err
 		}
@@ -224,15 +162,15 @@ func (m *testMesh) without(ctx context.Context, index uint64) (n int, err error)
 
 // leader returns the agent that leads, as the first agent knows it.
 func (m *testMesh) leader() (*agent, error) {
-	s, err := m.agents[0].status(m.ctx)
+	s, err := m.Agents[0].Status(m.ctx)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(m.agents, func(a *agent) bool { return a.name == s.Agreed.Leader })
+	i := slices.IndexFunc(m.Agents, func(a *agent) bool { return a.Name == s.Agreed.Leader })
 	if i < 0 {
 		return nil, fmt.Errorf("no agent is the leader %q", s.Agreed.Leader)
 	}
-	return m.agents[i], nil
+	return m.Agents[i], nil
 }
 
 // policyText is the policy of the nth write.
@@ -241,11 +179,11 @@ func policyText(n int) string { return fmt.Sprintf("classes: [{name: write%d}]\n
 // write puts a policy of its own into force by an agent, as an operator does, and returns its index.
 func (m *testMesh) write(ctx context.Context, a *agent) (index uint64, err error) {
 	m.writes++
-	file := m.file("policy.yaml")
+	file := filepath.Join(m.h.Dir, "policy.yaml")
 	if err := os.WriteFile(file, []byte(policyText(m.writes)), 0o600); err != nil {
 		return 0, err
 	}
-	out, err := check.Command{Dir: m.h.Dir, Args: []string{m.h.Bin, "policy", "apply", "--force", "--addr", a.debug, file}}.Run(ctx)
+	out, err := check.Command{Dir: m.h.Dir, Args: []string{m.h.Bin, "policy", "apply", "--force", "--addr", a.Debug, file}}.Run(ctx)
 	if err != nil {
 		return 0, err
 	}

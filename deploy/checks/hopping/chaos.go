@@ -30,7 +30,7 @@ const (
 	// to be believed again.
 	restLimit = time.Minute
 	// In a short run faults must come that break streams.
-	shortLength, shortSeed = 12 * time.Second, 5
+	shortLength, shortSeed = 8 * time.Second, 5
 	// goroutineSlack is for connections that come and go by themselves.
 	goroutineSlack = 12
 )
@@ -79,6 +79,7 @@ type chaos struct {
 
 	mu      sync.Mutex
 	faults  []happened
+	stalls  []happened      // of the whole machine
 	broken  []error         // faults that could not be made or ended
 	renewed map[string]bool // agents that were started again
 }
@@ -171,10 +172,17 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 		return err
 	}
 	ingresses := c.mesh.Agents[:chaosIngresses]
+	watching, watched := context.WithCancel(ctx)
+	defer watched()
+	var watch sync.WaitGroup
+	watch.Go(func() { c.watchMachine(watching) })
 	warm := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
 	pause(ctx, c.warmUp())
 	warm.stop()
-	if len(warm.failed) > 0 {
+	c.mu.Lock()
+	stood := len(c.stalls) > 0
+	c.mu.Unlock()
+	if len(warm.failed) > 0 && !stood {
 		return fmt.Errorf("%d of %d requests failed before any fault; %s", len(warm.failed), warm.asked, &warm.failed[0])
 	}
 	left, err := c.settle(ctx)
@@ -184,17 +192,17 @@ func (c *chaos) run(ctx context.Context, faults []planned) error {
 	if err != nil {
 		return err
 	}
-	before, err := c.mesh.Goroutines(ctx)
+	before, err := c.goroutines(ctx)
 	if err != nil {
 		return err
 	}
 	c.h.Say("chaos: %d requests without any fault, first content p50 %.0f ms, p99 %.0f ms", warm.asked, quantile(warm.ttft, 0.5), quantile(warm.ttft, 0.99))
 	l := startLoad(ctx, chaosClients, chaosThink, ingresses, all)
-	watching, watched := context.WithCancel(ctx)
-	go c.watchMachine(watching)
+	c.begun = time.Now()
 	c.play(ctx, faults)
 	l.stop()
 	watched()
+	watch.Wait()
 	if err := errors.Join(c.broken...); err != nil {
 		return err
 	}
@@ -213,7 +221,6 @@ func (c *chaos) warmUp() time.Duration {
 
 // play has all faults come and go.
 func (c *chaos) play(ctx context.Context, faults []planned) {
-	c.begun = time.Now()
 	var wg sync.WaitGroup
 	for i := range faults {
 		p := &faults[i]
@@ -226,12 +233,16 @@ func (c *chaos) play(ctx context.Context, faults []planned) {
 	pause(ctx, time.Until(c.begun.Add(c.length)))
 }
 
-// watchMachine says when this process did not run for a while: then nobody did, and agents take each other for dead.
+// watchMachine notes when this process did not run for a while: then nobody did, and agents take each other for dead.
 func (c *chaos) watchMachine(ctx context.Context) {
-	const period, much = 50 * time.Millisecond, 500 * time.Millisecond
+	const period, much = 50 * time.Millisecond, time.Second
 	for last := time.Now(); pause(ctx, period); last = time.Now() {
-		if late := time.Since(last) - period; late > much {
-			c.h.Say("chaos: %5.1f s: this machine stood still for %v", last.Sub(c.begun).Seconds(), late)
+		now := time.Now()
+		if late := now.Sub(last) - period; late > much {
+			c.h.Say("chaos: this machine stood still for %.1f s", late.Seconds())
+			c.mu.Lock()
+			c.stalls = append(c.stalls, happened{from: last, to: now})
+			c.mu.Unlock()
 		}
 	}
 }
@@ -271,9 +282,17 @@ func (c *chaos) settle(ctx context.Context) (left []string, err error) {
 		return nil, err
 	}
 	left = c.mesh.Left(ctx, restLimit)
-	const idleConnections = 5 * time.Second // to engines are closed by then
-	pause(ctx, idleConnections)
 	return left, ctx.Err()
+}
+
+// goroutines returns how many each agent has once nothing runs; nothing in a short run, which has no time for that.
+func (c *chaos) goroutines(ctx context.Context) (map[string]float64, error) {
+	const idleConnections = 5 * time.Second // to engines are closed by then
+	if c.h.Short {
+		return nil, nil
+	}
+	pause(ctx, idleConnections)
+	return c.mesh.Goroutines(ctx)
 }
 
 func (c *chaos) restFigures(ctx context.Context, before map[string]float64) error {
@@ -281,8 +300,10 @@ func (c *chaos) restFigures(ctx context.Context, before map[string]float64) erro
 	if err != nil {
 		return err
 	}
-	after, err := c.mesh.Goroutines(ctx)
-	if err != nil {
+	f := c.h.Figures
+	f.Zero(c.figure("agents_with_something_left"), float64(len(left)), "requests, queues, bookings, streams, bytes of bodies, work of the engine; %v", left)
+	after, err := c.goroutines(ctx)
+	if err != nil || len(after) == 0 {
 		return err
 	}
 	most, who := 0.0, c.mesh.Agents[0].Name
@@ -291,8 +312,6 @@ func (c *chaos) restFigures(ctx context.Context, before map[string]float64) erro
 			most, who = grown, name
 		}
 	}
-	f := c.h.Figures
-	f.Zero(c.figure("agents_with_something_left"), float64(len(left)), "requests, queues, bookings, streams, bytes of bodies, work of the engine; %v", left)
 	f.AtMost(c.figure("goroutines_grown"), most, goroutineSlack, "at %s, from %.0f, of %d agents that were not started again; both at rest", who, before[who], len(after)-len(c.renewed))
 	return nil
 }
@@ -357,8 +376,8 @@ func (c *chaos) answerFigures(ctx context.Context, l *load) error {
 	for _, f := range c.faults {
 		kinds[f.kind.name]++
 	}
-	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %d chats ended with an error event whose engine does not tell tokens; attempts %v, broken streams %v",
-		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), told, n.attempts, n.continued)
+	note := fmt.Sprintf("of %d requests of %d clients in %v, besides %d whose client left, with %d faults %v and %d times that the machine stood still; first content p50 %.0f ms, p99 %.0f ms, longest pause %.1f s; %d chats ended with an error event whose engine does not tell tokens; attempts %v, broken streams %v",
+		l.asked, chaosClients, c.length, l.left, len(c.faults), kinds, len(c.stalls), quantile(l.ttft, 0.5), quantile(l.ttft, 0.99), l.gap.Seconds(), told, n.attempts, n.continued)
 	f := c.h.Figures
 	f.Zero(c.figure("answers_wrong"), float64(wrong), "%s", note)
 	if c.continues {
@@ -381,10 +400,19 @@ func (c *chaos) continuable(f *failure) bool {
 	return true
 }
 
-// atVictim reports whether an answer had begun on an engine that a fault befell meanwhile, or behind a link that one did.
+// during reports whether it was there while a request was under way, or shortly before.
+func (x *happened) during(f *failure) bool {
+	return !x.from.After(f.end) && !x.to.Add(aftermath).Before(f.begin)
+}
+
+// atVictim reports whether an answer had begun on an engine that a fault befell meanwhile, or behind a link that one did. A
+// machine that stands still befalls all.
 func (c *chaos) atVictim(f *failure) bool {
+	if f.contents > 0 && slices.ContainsFunc(c.stalls, func(x happened) bool { return x.during(f) }) {
+		return true
+	}
 	return f.contents > 0 && slices.ContainsFunc(c.faults, func(x happened) bool {
-		if x.from.After(f.end) || x.to.Add(aftermath).Before(f.begin) {
+		if !x.during(f) {
 			return false
 		}
 		at := func(host int) bool { return strings.HasPrefix(f.engine, c.net.Name(host)+"/") }

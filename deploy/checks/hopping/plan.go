@@ -26,8 +26,8 @@ type planned struct {
 
 func (p *planned) end() time.Duration { return p.at + p.lasts }
 
-// plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first chaosIngresses hosts are spared: a client whose own
-// connection is lost has lost its answer, and no mesh can help it.
+// plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first chaosIngresses hosts
+// are spared: a client whose own connection is lost has lost its answer, and no mesh can help it.
 func plan(rng *rand.Rand, length time.Duration, names *regexp.Regexp) []planned {
 	var out []planned
 	spared := make([]time.Duration, chaosHosts+1) // until when, by host

@@ -90,7 +90,7 @@ func BenchmarkDecisionPath(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				x := &exchange{g: g, rng: rng, r: &http.Request{URL: &url.URL{Path: "/v1/chat/completions"}}}
+				x := &exchange{g: g, policy: g.policy.Load(), rng: rng, r: &http.Request{URL: &url.URL{Path: "/v1/chat/completions"}}}
 				if x.request, err = openai.Parse(openai.RouteChat, body); err != nil {
 					b.Fatal(err)
 				}

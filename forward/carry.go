@@ -37,11 +37,13 @@ func (x *exchange) carry() error {
 				break
 			}
 		}
-		if undone(last) {
-			if !raced(last) {
-				patience++
-			}
-		} else if err := x.backOff(); err != nil {
+		if undone(last) && !raced(last) {
+			patience++
+		}
+		if undone(last) && !x.thread.breaks() {
+			continue
+		}
+		if err := x.backOff(); err != nil {
 			return errors.Join(err, last)
 		}
 	}

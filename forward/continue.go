@@ -53,6 +53,9 @@ func (x *exchange) newThread(r *openai.Request) *thread {
 	return t
 }
 
+// breaks reports whether the stream has broken and nobody has gone on so far.
+func (t *thread) breaks() bool { return t != nil && t.broken != "" }
+
 // close gives back what is kept.
 func (t *thread) close() {
 	if t == nil {

@@ -397,6 +397,25 @@ func TestWhatCannotBeContinuedEndsWithAnError(t *testing.T) {
 	}
 }
 
+// TestABrokenStreamOutlastsSlowAgents: no owner takes anything for longer than a request that has not begun is tried.
+func TestABrokenStreamOutlastsSlowAgents(t *testing.T) {
+	c := continueCase{simengine.KindVLLM, simengine.KindVLLM, simengine.TemplatePlain, chatPath, plainChat, false}
+	synctest.Test(t, func(t *testing.T) {
+		f := &fate{way: deathReset, after: 5, deaths: 1}
+		m := c.mesh(t, f)
+		a := m.agents["a"]
+		f.onDeath = func() {
+			time.AfterFunc(time.Second, func() { m.agents["c"].book.set(func(b *memBooker) { b.refuse = "" }) })
+		}
+		w := a.post(t.Context(), `{"model":"m","stream":true,`+c.body+`}`)
+		synctest.Wait()
+		m.idle()
+		if e := a.last(); e.Continued != 1 || len(e.Attempts) <= maxAttempts || see(t, w.Body.String()).Errors > 0 {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
 // TestHalfACharacterIsNotGoneOnFrom: the engine that is to go on says that the last ids are no whole character.
 func TestHalfACharacterIsNotGoneOnFrom(t *testing.T) {
 	for _, kind := range []string{simengine.KindVLLM, simengine.KindSGLang} {

@@ -8,9 +8,9 @@ import (
 	"github.com/kvmesh/kvmesh/internal/engine"
 )
 
-// hedgeShare bounds the hedges of a class as a share of its requests: those later than the 95th percentile are as many. When
-// many engines become late at once, it keeps hedges from making them later.
-const hedgeShare = 0.05
+// hedgeShare bounds the hedges of a class as a share of its requests. Those later than the 95th percentile are half of it, so the
+// other half is there for an engine that pauses. When many engines become late at once, it keeps hedges from making them later.
+const hedgeShare = 0.1
 
 // hedges reports whether a second engine may be asked beside a late one: the class says so, the request may be done twice, and
 // nothing of an answer has gone out.

@@ -378,3 +378,25 @@ func TestExplanationSaysWhetherARequestIsHedged(t *testing.T) {
 		}
 	})
 }
+
+// TestErrorIsNoAnswerWhileTheOtherEngineRuns has no third engine.
+func TestErrorIsNoAnswerWhileTheOtherEngineRuns(t *testing.T) {
+	for fails := 1; fails <= 2; fails++ {
+		hedgeMesh(t, func(n int, name string, w http.ResponseWriter, r *http.Request) {
+			if n == fails {
+				time.Sleep(time.Second)
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			answerAfter(2*time.Second, name, w, r)
+		}, func(t *testing.T, m *memMesh) {
+			m.agents["c"].book.set(func(b *memBooker) { b.down = true })
+			m.tell()
+			a := m.agents["a"]
+			w := a.post(t.Context(), chatBody)
+			if retries := testutil.ToFloat64(a.metrics.retries.WithLabelValues("h")); w.Code != http.StatusOK || retries != 0 {
+				t.Errorf("engine %d fails: got %d %q after %+v, %v retries", fails, w.Code, w.Body, a.last().Attempts, retries)
+			}
+		})
+	}
+}

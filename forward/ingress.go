@@ -484,6 +484,7 @@ func (g *Ingress) log(e *Event) {
 	}
 	g.Logger.Log(context.Background(), level, "request ended", "id", e.ID, "model", e.Model, "outcome", e.Outcome,
 		"status", e.Status, "engine", e.Engine, "reason", e.Reason, "overlap_tokens", e.OverlapTokens, "attempts", e.Attempts,
+		"not_continued", e.NotContinued,
 		"ttft", e.TTFT, "total", e.Total)
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -142,5 +143,49 @@ func TestLanesInARaceSendOneAnswer(t *testing.T) {
 				t.Errorf("got %q, and %d lanes lost", got, lost)
 			}
 		})
+	}
+}
+
+func TestWhatTwoLanesHoldIsBounded(t *testing.T) {
+	w := httptest.NewRecorder()
+	a := newAnswer(w, openai.RouteChat, false)
+	lanes := []*lane{openLane(t, a), openLane(t, a)}
+	piece := bytes.Repeat([]byte(" "), maxHeld/4)
+	for _, l := range lanes {
+		_ = l.head(eventHead())
+	}
+	for range 4 {
+		for _, l := range lanes {
+			if err := l.data(piece, false); err != nil || a.started() {
+				t.Fatalf("%v with %d bytes held, started %t", err, len(l.held), a.started())
+			}
+		}
+	}
+	err := lanes[0].data(piece, false)
+	if err != nil || len(lanes[0].held) > 0 || w.Body.Len() != maxHeld+len(piece) || !lanes[1].lost() {
+		t.Errorf("%v; %d bytes held, %d written, the other lane lost: %t", err, len(lanes[0].held), w.Body.Len(), lanes[1].lost())
+	}
+	if err := lanes[1].data(piece, false); !errors.Is(err, errLost) {
+		t.Errorf("the other lane goes on: %v", err)
+	}
+}
+
+func TestEnginesHeaderIsBounded(t *testing.T) {
+	for size, ok := range map[int]bool{maxHeaderText / 2: true, 2 * maxHeaderText: false} {
+		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", size)) }))
+		transport := NewEngineTransport()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, engine.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(r)
+		if (err == nil) != ok {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		transport.CloseIdleConnections()
+		engine.Close()
 	}
 }

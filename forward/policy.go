@@ -74,7 +74,7 @@ type Class struct {
 	// requests of the class, 0.2 by default. A lower one gives up sooner; a higher one adds to the load when engines fail of it.
 	RetryBudget float64 `yaml:"retry_budget"`
 	// Hedge asks a second engine when the first has no content later than 19 of 20 requests of the class, and keeps the one
-	// that answers first. It buys a shorter tail with up to 5 % more work.
+	// that answers first. It buys a shorter tail with up to 10 % more work.
 	Hedge bool `yaml:"hedge"`
 	// Continue has another engine go on with a stream that breaks, from its tokens, where the request allows it.
 	Continue bool `yaml:"continue"`

@@ -44,7 +44,7 @@ func undone(err error) bool {
 }
 
 // deadly are the failures that a request may have caused.
-var deadly = []string{"reset", "truncated", "bad_event"}
+var deadly = []string{"reset", "truncated", "bad_event", "stuck"}
 
 // again reports whether another engine may be tried: nothing of an answer has gone out, somebody still waits, the budget allows
 // it, and what must not be done twice was not done.
@@ -77,8 +77,11 @@ func (x *exchange) more() bool {
 
 // limit is the most engines to try. What continues a stored response is asked of all: only one of them has it.
 func (x *exchange) limit() int {
-	if x.answer.skipNotFound {
+	switch {
+	case x.answer.skipNotFound:
 		return maxLookUps
+	case x.thread.breaks(): // its client has a part of the answer, and most attempts find an agent that is slow to accept
+		return 4 * maxAttempts
 	}
 	return maxAttempts
 }

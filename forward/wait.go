@@ -34,15 +34,15 @@ type supply interface {
 // modelQueue holds what waits for one model. It is guarded by the room's lock.
 type modelQueue struct {
 	queue
-	drain  drainRate
-	out    int // places that have a turn
-	kept   bool
-	wake   chan struct{} // tells the keeper that something changed here; has room for one
-	wave   uint64        // number of the last news of engines
-	lost   int           // turns in this wave that found the engines full
-	window int           // turns at once for each free engine
-	race   race
-	away   time.Time // since when all engines have been away; zero when they are not
+	drain   drainRate
+	out     int // places that have a turn
+	kept    bool
+	wake    chan struct{} // tells the keeper that something changed here; has room for one
+	wave    uint64        // number of the last news of engines
+	lost    int           // turns in this wave that found the engines full
+	window  int           // turns at once for each free engine
+	contest contest
+	away    time.Time // since when all engines have been away; zero when they are not
 }
 
 // place is one request's place in the room. The first fields are the caller's.
@@ -114,7 +114,7 @@ func (r *waitRoom) enter(p *place, now time.Time) error {
 		}
 	}
 	r.number++
-	p.number, p.entered = r.number, now
+	p.number = r.number
 	r.seatLocked(p, now)
 	q.push(p)
 	q.notify()
@@ -140,7 +140,7 @@ func (r *waitRoom) queueLocked(model string, now time.Time) *modelQueue {
 // seatLocked counts p among those that wait and sees to it that the queue has a keeper.
 func (r *waitRoom) seatLocked(p *place, now time.Time) {
 	q := p.queue
-	p.state, p.until = placeWaits, now.Add(p.timeout)
+	p.state, p.entered, p.until = placeWaits, now, now.Add(p.timeout)
 	p.turn, p.gone = make(chan struct{}, 1), make(chan struct{})
 	c := r.classes[p.class]
 	if c == nil {
@@ -173,20 +173,20 @@ func (p *place) await(ctx context.Context) error {
 // comeBack is called when the turn has found every engine full, and for a request that an engine failed after the accept: it
 // waits again, where it was.
 func (p *place) comeBack(now time.Time) {
-	r, q := p.room, p.queue
+	r := p.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	q.drain.advance(now, q.present() > 0)
 	if p.state == placeTurn {
-		q.out--
-		q.lose()
-		p.state, p.wave = placeWaits, q.wave
+		p.queue.out--
+		p.queue.lose()
+		p.state, p.wave = placeWaits, p.queue.wave
 	} else {
-		r.models[p.model] = q // it may have been forgotten meanwhile
+		p.queue = r.queueLocked(p.model, now) // the one before may be forgotten
+		p.queue.drain.advance(now, p.queue.present() > 0)
 		r.seatLocked(p, now)
 	}
-	q.putBack(p)
-	q.notify()
+	p.queue.putBack(p)
+	p.queue.notify()
 }
 
 // leave gives the place up and returns how long it was held. It may be called on nil and more than once; later calls return
@@ -255,7 +255,7 @@ const (
 // gain notes that a turn found an engine: where there is room for more, twice as many try at once.
 func (q *modelQueue) gain(more bool) {
 	q.drain.note()
-	q.race.won()
+	q.contest.won()
 	if more {
 		q.window = min(q.window+1, maxWindow)
 		q.newWave()
@@ -266,7 +266,7 @@ func (q *modelQueue) gain(more bool) {
 func (q *modelQueue) lose() {
 	q.lost++
 	q.window = 1
-	q.race.lost()
+	q.contest.lost()
 }
 
 func (q *modelQueue) newWave() {
@@ -311,7 +311,7 @@ func (r *waitRoom) holdBack(q *modelQueue, model string, timer *time.Timer) {
 	var delay time.Duration
 	r.change(func() {
 		q.newWave()
-		delay = q.race.delay()
+		delay = q.contest.delay()
 	})
 	if engines, _ := r.supply.free(model); engines == 0 || delay == 0 {
 		return
@@ -322,7 +322,7 @@ func (r *waitRoom) holdBack(q *modelQueue, model string, timer *time.Timer) {
 		q.notify() // whatever it was, the keeper looks at once
 	case <-timer.C:
 		if engines, _ := r.supply.free(model); engines == 0 {
-			r.change(q.race.late)
+			r.change(q.contest.late)
 		}
 	}
 }

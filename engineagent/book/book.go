@@ -175,7 +175,7 @@ func (b *Book) Next(now time.Time) *Entry {
 		return nil
 	}
 	e := b.ledger.next(now)
-	b.silence.handed(e, now)
+	b.silence.handed(e, b.patient(), now)
 	return e
 }
 
@@ -196,7 +196,7 @@ func (b *Book) Content(e *Entry, now time.Time) (took time.Duration) {
 		return 0
 	}
 	e.began, e.ranBefore, e.worked = now, b.meters.ran, b.meters.worked
-	b.silence.leave(e)
+	b.silence.content(e)
 	b.silence.heard(now)
 	took = b.ledger.content(e, now)
 	b.prefilled(e, took, now)

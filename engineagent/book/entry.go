@@ -27,6 +27,8 @@ type Entry struct {
 	tried   bool      // the engine is on trial by it
 	givenUp bool      // the engine was found stuck before anything of it came
 	handed  time.Time // to the engine
+	lost    time.Time // when it is, unless content comes before, if so many others overtake it
+	passed  int       // entries that were handed over later and have had content
 	heard   time.Time // when took and due were measured, at the first content; zero when they were not
 	took    float64   // seconds of prefill; 0 when it was never head
 	due     float64   // seconds that it should have taken

@@ -47,11 +47,15 @@ func (b *Book) quiet(now time.Time) bool {
 
 // limits returns when the silence of the engine means something.
 func (b *Book) limits() (l limits, ok bool) {
-	c := b.speeds.curve
+	return b.silence.limits(b.patient(), b.standing.trial)
+}
+
+// patient is the curve by which silence is judged.
+func (b *Book) patient() curve {
 	if !b.speeds.measured {
-		c = curve{perToken: 1.0 / patientRate}
+		return curve{perToken: 1.0 / patientRate}
 	}
-	return b.silence.limits(c, b.standing.trial)
+	return b.speeds.curve
 }
 
 // JudgeAt returns when Judge is to be called though nothing happened, or peers are to be told; ok is false for never.
@@ -60,14 +64,19 @@ func (b *Book) JudgeAt(now time.Time) (at time.Time, ok bool) {
 		return at, false
 	}
 	l, ok := b.limits()
-	if ok && now.Before(l.quiet) && l.quiet.Before(l.stuck) {
-		return l.quiet, true
+	at = l.stuck
+	if now.Before(l.quiet) && l.quiet.Before(l.stuck) {
+		at = l.quiet
 	}
-	return l.stuck, ok && !l.whole // else when the engine has told its counts
+	ok = ok && !l.whole // else when the engine has told its counts
+	if lost, is := b.silence.lostAt(); is && (!ok || lost.Before(at)) {
+		at, ok = lost, true
+	}
+	return at, ok
 }
 
-// Judge returns the entries that are to be given up: those of which nothing came when the engine was found stuck, and nothing
-// of what comes later may be used; and those that wait with the owner when it is ejected. They count until they are ended. It
+// Judge returns the entries that are to be given up: those of which nothing came when the engine was found stuck, or when they
+// were found lost in it, and nothing of what comes later may be used; and those that wait with the owner when it is ejected. They count until they are ended. It
 // is to be called before Next, after each change.
 func (b *Book) Judge(now time.Time) []*Entry {
 	b.advance(now)
@@ -77,6 +86,9 @@ func (b *Book) Judge(now time.Time) []*Entry {
 			b.eject(CauseStuck, now)
 		}
 		b.spill(b.silence.giveUp(now, now.Sub(l.since)))
+	}
+	if b.cfg.Judge {
+		b.spill(b.silence.lost(now))
 	}
 	given := b.given
 	b.given = nil

@@ -36,16 +36,70 @@ const (
 	wholeTrial = 2 * time.Minute
 )
 
+// overtaken is how many requests that came later must have had content before one is lost: engines take what is cached, or
+// short, or of higher priority, before others, but what was given up for lost too soon is only computed elsewhere.
+const overtaken = 8
+
 // patientRate stands for the speed of an engine that has not been measured, in tokens/s: that of a large model on CPUs.
 const patientRate = 100
 
 // handed takes an entry that is now with the engine.
-func (s *silence) handed(e *Entry, now time.Time) {
+func (s *silence) handed(e *Entry, c curve, now time.Time) {
 	e.handed = now
 	s.mute = append(s.mute, e)
+	var owed amount
+	for _, m := range s.mute {
+		owed.add(m.work)
+	}
+	e.lost = now.Add(s.floor() + seconds(stuckFactor*c.seconds(owed)))
 }
 
-// leave takes out an entry that has content or has ended.
+// floor is how long an engine may be silent that has nothing to do.
+func (s *silence) floor() time.Duration {
+	if s.counts {
+		return stuckFloor
+	}
+	return blindFloor
+}
+
+// content takes out an entry that has content: it has overtaken those that were handed over before.
+func (s *silence) content(e *Entry) {
+	i := slices.Index(s.mute, e)
+	if i < 0 {
+		return
+	}
+	for _, m := range s.mute[:i] {
+		m.passed++
+	}
+	s.mute = slices.Delete(s.mute, i, i+1)
+}
+
+// lostAt returns when the first of the entries is lost that so many have overtaken.
+func (s *silence) lostAt() (at time.Time, ok bool) {
+	for _, e := range s.mute {
+		if e.isOvertaken() && (!ok || e.lost.Before(at)) {
+			at, ok = e.lost, true
+		}
+	}
+	return at, ok
+}
+
+// An answer that comes whole is overtaken by all that are shorter.
+func (e *Entry) isOvertaken() bool { return e.passed >= overtaken && !e.whole }
+
+// lost takes out the entries that are lost in an engine which works.
+func (s *silence) lost(now time.Time) (lost []*Entry) {
+	s.mute = slices.DeleteFunc(s.mute, func(e *Entry) bool {
+		is := e.isOvertaken() && !now.Before(e.lost)
+		if is {
+			lost = append(lost, e)
+		}
+		return is
+	})
+	return lost
+}
+
+// leave takes out an entry that has ended.
 func (s *silence) leave(e *Entry) {
 	if i := slices.Index(s.mute, e); i >= 0 {
 		s.mute = slices.Delete(s.mute, i, i+1)
@@ -85,11 +139,7 @@ func (s *silence) limits(c curve, trial *Entry) (l limits, ok bool) {
 			l.quiet = l.since.Add(quietFloor + seconds(quietFactor*c.seconds(owed)))
 		}
 	}
-	floor := stuckFloor
-	if !s.counts {
-		floor = blindFloor
-	}
-	wait := floor + seconds(stuckFactor*c.seconds(owed))
+	wait := s.floor() + seconds(stuckFactor*c.seconds(owed))
 	if len(s.mute) == 1 && s.mute[0] == trial {
 		wait = min(wait, quietFloor+seconds(trialFactor*c.seconds(owed)))
 	}

@@ -51,9 +51,8 @@ func (n *Node) drain() error {
 		}
 		if open && now.Sub(begun) >= n.config.DrainGrace {
 			open = false
-			n.closed.Store(true)
+			n.closePort()
 			n.cordonDraining()
-			_ = n.http.Close()
 		}
 		if !open && now.Sub(busy) >= drainLinger {
 			return nil
@@ -66,10 +65,16 @@ func (n *Node) drain() error {
 	return n.cut()
 }
 
+// closePort takes no new connection of clients any more.
+func (n *Node) closePort() {
+	n.closed.Store(true)
+	_ = n.http.Close()
+}
+
 // cut ends what still runs.
 func (n *Node) cut() error {
-	left := n.runs()
-	if left == 0 {
+	n.closePort()
+	if n.runs() == 0 {
 		return nil
 	}
 	active, _ := n.ingress.Active()

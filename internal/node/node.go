@@ -243,6 +243,7 @@ func (n *Node) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		cut = n.drain()
+		_ = servers[0].Close() // before the farewell: a request that comes during it would find no engine
 	case <-run.Done():
 	}
 	if run.Err() == nil { // else a part failed, which may be all sockets of a killed process: its peers will see

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
 	"github.com/kvmesh/kvmesh/internal/simengine"
 )
@@ -274,6 +275,7 @@ func (s *stage) config() Config {
 			}
 		}),
 		Agent: func(i int, c *node.Config) {
+			c.Forward.Policy.Classes = []forward.Class{{Name: "all", Continue: true, Hedge: true}} // more to undo
 			if s.agent != nil && i == 0 {
 				s.agent(c)
 			}

@@ -31,7 +31,7 @@ func (c *Cluster) hurry(i int) error {
 // begin sends requests through an agent until n of them have content of the engine beside agent j.
 func (f *traffic) begin(t *testing.T, n, agent, j int) {
 	t.Helper()
-	for seed := uint64(0); seed < 200; seed++ {
+	for seed := range uint64(200) {
 		f.send(t.Context(), agent, ChatBody("", text(seed, 300)))
 		time.Sleep(50 * time.Millisecond)
 		if f.c.Status(j).Counters.Booked[engineName] >= n {
@@ -189,7 +189,7 @@ func TestAgentWithTheOnlyEngineServesUntilItsPortCloses(t *testing.T) {
 }
 
 // TestKeepAliveClientsOfAStoppingAgentSeeOnlyARefusedConnection has clients that send the next request as soon as they have
-// an answer, each on one connection, to an agent that stops under them.
+// an answer, or up to some seconds later, each on one connection, to an agent that stops under them.
 func TestKeepAliveClientsOfAStoppingAgentSeeOnlyARefusedConnection(t *testing.T) {
 	for name, protocols := range protocolsOf {
 		t.Run(name, func(t *testing.T) {
@@ -197,11 +197,11 @@ func TestKeepAliveClientsOfAStoppingAgentSeeOnlyARefusedConnection(t *testing.T)
 				c.Whole(wholeWithin)
 				c.client.transport.Protocols = protocols
 				f := &traffic{c: c}
-				answers := make([]int, 20)
+				answers := make([]int, 60)
 				for k := range answers {
 					f.wg.Go(func() {
 						for n := uint64(0); ; n++ {
-							a, err := c.Chat(t.Context(), 1, ChatBody("", text(n*100+uint64(k), 500+100*k)))
+							a, err := c.Chat(t.Context(), 1, ChatBody("", text(n*100+uint64(k), 500+20*k)))
 							if errors.Is(err, syscall.ECONNREFUSED) {
 								return
 							}
@@ -210,10 +210,11 @@ func TestKeepAliveClientsOfAStoppingAgentSeeOnlyARefusedConnection(t *testing.T)
 								return
 							}
 							answers[k]++
+							time.Sleep(time.Duration(k%10) * 250 * time.Millisecond)
 						}
 					})
 				}
-				time.Sleep(3 * time.Second)
+				time.Sleep(5 * time.Second)
 				c.Stop(1)
 				f.wg.Wait()
 				for k, n := range answers {

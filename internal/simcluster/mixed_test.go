@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvmesh/kvmesh/forward"
 	"github.com/kvmesh/kvmesh/internal/node"
 	"github.com/kvmesh/kvmesh/internal/simengine"
 )
@@ -26,14 +27,16 @@ const (
 	mixedSlots   = 12      // requests that an engine runs at once
 	// mixedFault is how long an engine goes on as it is.
 	mixedFault = 500 * time.Millisecond
+	// mixedPause is how long a client that was sent away waits, so that most requests are those of others.
+	mixedPause = 200 * time.Millisecond
 )
 
-// mixedRequests is how many requests are made, 100,000 where KVMESH_LONG is set.
+// mixedRequests is how many requests are made of each class, of 100,000 in all where KVMESH_LONG is set.
 func mixedRequests() int {
 	if os.Getenv("KVMESH_LONG") != "" {
-		return 100_000
+		return 50_000
 	}
-	return 4000
+	return 1500
 }
 
 // mixed is a client of requests that end in all ways.
@@ -53,11 +56,11 @@ type mixedKind struct {
 }
 
 var mixedKinds = []mixedKind{
-	{30, func(m *mixed) string { return m.ask(nil, ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(3000)))) }},
+	{30, func(m *mixed) string { return m.ask(ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(3000)))) }},
 	{5, func(m *mixed) string {
-		return m.ask(nil, strings.Replace(ChatBody("", "hello"), `"stream":true`, `"stream":false`, 1))
+		return m.ask(strings.Replace(ChatBody("", "hello"), `"stream":true`, `"stream":false`, 1))
 	}},
-	{2, func(m *mixed) string { return m.ask(nil, ChatBody("", text(m.rng.Uint64(), mixedBody/2))) }},
+	{2, func(m *mixed) string { return m.ask(ChatBody("", text(m.rng.Uint64(), mixedBody/2))) }},
 	{30, func(m *mixed) string {
 		after := time.Duration(m.rng.Int64N(int64(300 * time.Millisecond)))
 		if m.rng.IntN(3) == 0 {
@@ -65,15 +68,15 @@ var mixedKinds = []mixedKind{
 		}
 		ctx, cancel := context.WithTimeout(m.c.t.Context(), after)
 		defer cancel()
-		return m.ask(ctx, ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(20_000))))
+		return m.askWithin(ctx, ChatBody("", text(m.rng.Uint64(), 200+m.rng.IntN(20_000))))
 	}},
 	{5, func(m *mixed) string { return m.halfBody() }},
-	{5, func(m *mixed) string { return m.ask(nil, `{"model":`) }},
+	{5, func(m *mixed) string { return m.ask(`{"model":`) }},
 	{3, func(m *mixed) string {
-		return m.ask(nil, `{"model":"sim-model","messages":[],"kv_transfer_params":{"x":1}}`)
+		return m.ask(`{"model":"sim-model","messages":[],"kv_transfer_params":{"x":1}}`)
 	}},
 	{5, func(m *mixed) string {
-		return m.ask(nil, `{"model":"nobody's","messages":[{"role":"user","content":"hello"}]}`)
+		return m.ask(`{"model":"nobody's","messages":[{"role":"user","content":"hello"}]}`)
 	}},
 	{3, func(m *mixed) string {
 		return m.ended(m.c.do(m.c.t.Context(), http.MethodPost, "http://"+m.at()+"/v1/nothing", strings.NewReader("{}")))
@@ -81,16 +84,15 @@ var mixedKinds = []mixedKind{
 	{3, func(m *mixed) string {
 		return m.ended(m.c.do(m.c.t.Context(), http.MethodGet, "http://"+m.at()+"/v1/responses/resp_1", http.NoBody))
 	}},
-	{3, func(m *mixed) string { return m.ask(nil, ChatBody("", strings.Repeat("x", mixedBody))) }},
+	{3, func(m *mixed) string { return m.ask(ChatBody("", strings.Repeat("x", mixedBody))) }},
 }
 
 func (m *mixed) at() string { return m.c.addr(m.rng.IntN(mixedAgents), portHTTP) }
 
 // ask asks an agent, and returns how that ended.
-func (m *mixed) ask(ctx context.Context, body string) string {
-	if ctx == nil {
-		ctx = m.c.t.Context()
-	}
+func (m *mixed) ask(body string) string { return m.askWithin(m.c.t.Context(), body) }
+
+func (m *mixed) askWithin(ctx context.Context, body string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.at()+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		m.c.t.Error(err)
@@ -153,6 +155,9 @@ func (m *mixed) play(n int) {
 		m.mu.Lock()
 		m.ends[end]++
 		m.mu.Unlock()
+		if end == "429" || end == "503" {
+			time.Sleep(mixedPause)
+		}
 	}
 }
 
@@ -174,9 +179,18 @@ var mixedFaults = []simengine.Faults{
 
 // TestAllIsUndoneAfterManyMixedOutcomes has requests end in every way, and looks whether anything of them is left.
 func TestAllIsUndoneAfterManyMixedOutcomes(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { mixedOutcomes(t, forward.Class{Name: "plain"}) })
+	t.Run("continued", func(t *testing.T) { mixedOutcomes(t, forward.Class{Name: "continued", Continue: true, Hedge: true}) })
+}
+
+func mixedOutcomes(t *testing.T, class forward.Class) {
+	t.Helper()
 	config := Config{
-		Agents: mixedAgents, Delay: lan, Engine: engineWith(func(_ int, c *simengine.Config) { c.MaxRunning = mixedSlots }),
+		Agents: mixedAgents, Delay: lan, Engine: engineWith(func(_ int, c *simengine.Config) {
+			c.MaxRunning, c.PrefillRate = mixedSlots, 1_000_000 // else few large bodies are all that engines do
+		}),
 		Agent: atMost(mixedSlots, func(c *node.Config) {
+			c.Forward.Policy.Classes = []forward.Class{class}
 			c.Forward.MaxBody, c.Forward.BodyBudget = mixedBody, 4*mixedBody
 			c.Forward.QueueLimit, c.Forward.QueueTimeout = 8, 300*time.Millisecond
 		}),
@@ -207,10 +221,10 @@ func TestAllIsUndoneAfterManyMixedOutcomes(t *testing.T) {
 		if left > 0 || after > before {
 			t.Errorf("%d requests at engines; %d goroutines at rest, %d before", left, after, before)
 		}
-		t.Logf("figure mixed_left %d requests", left)
-		t.Logf("figure mixed_goroutines_more %d goroutines", max(0, after-before))
+		t.Logf("figure mixed_%s_left %d requests", class.Name, left)
+		t.Logf("figure mixed_%s_goroutines_more %d goroutines", class.Name, max(0, after-before))
 		t.Logf("ends: %v", ends)
-		for _, want := range []string{"200", "canceled", "400", "404", "413", "429", "error event", "half a body"} {
+		for _, want := range []string{"200", "canceled", "400", "404", "413", "429", "half a body"} {
 			if ends[want] == 0 {
 				t.Errorf("no request ended with %q", want)
 			}
@@ -221,7 +235,7 @@ func TestAllIsUndoneAfterManyMixedOutcomes(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("figure mixed_requests_per_second %.0f 1/s, of %d", float64(mixedRequests())/time.Since(begun).Seconds(), mixedRequests())
+	t.Logf("figure mixed_%s_requests_per_second %.0f 1/s, of %d", class.Name, float64(mixedRequests())/time.Since(begun).Seconds(), mixedRequests())
 }
 
 // mix plays n requests while engines fail, and returns how they ended.

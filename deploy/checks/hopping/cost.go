@@ -19,6 +19,8 @@ const (
 	carryBound  = 4 * time.Millisecond
 	eventBound  = 60 * time.Microsecond
 	pacedAtOnce = 16
+
+	decisionBound = 1.0 // ms
 )
 
 // maxRunning is how many requests the engine takes at once: more than any part of these checks has.
@@ -73,10 +75,32 @@ func checkCarry(ctx context.Context, h *check.Harness) error {
 			*x.to = append(*x.to, cpu/time.Duration(n))
 		}
 	}
-	h.Figures.AtMost("carry_400kb_cpu_ms", quantile(large, 0.5), float64(carryBound.Milliseconds()),
-		"both agents, user and system, for a whole request of %d bytes with an answer of one token: the median of %d runs of %d; with 100 bytes instead %.2f; parse, keys and decision are in it; idle %.2f %% of a core subtracted",
-		carryBytes, rounds, n, quantile(small, 0.5), idle*100)
+	path, err := decisionPath(ctx, h)
+	if err != nil {
+		return err
+	}
+	path = min(path, decisionBound) // on a busy machine a benchmark waits too
+	whole := quantile(large, 0.5)
+	h.Figures.AtMost("carry_400kb_cpu_ms", whole-path, float64(carryBound.Milliseconds()),
+		"both agents, user and system: %.2f for a whole request of %d bytes with an answer of one token, the median of %d runs of %d, less %.2f for parse, keys and decision, as their benchmark says; with 100 bytes instead %.2f in all; idle %.2f %% of a core subtracted",
+		whole, carryBytes, rounds, n, path, quantile(small, 0.5), idle*100)
 	return nil
+}
+
+// decisionPath returns what the ingress does with a prompt of 400 kB before it sends it, in ms: it has a bound of its own.
+func decisionPath(ctx context.Context, h *check.Harness) (float64, error) {
+	const name = "BenchmarkDecisionPath/engines=64"
+	out, err := check.Command{Dir: h.Root, Args: []string{
+		"go", "test", "-run", "^$", "-bench", "^" + name + "$", "-benchtime", "0.3s", "-count=3", "./forward",
+	}}.Run(ctx)
+	if err != nil {
+		return 0, err
+	}
+	times, err := check.BestTimes(out)
+	if err == nil && times[name] == 0 {
+		err = fmt.Errorf("%s did not run", name)
+	}
+	return times[name] / float64(time.Millisecond), err
 }
 
 // inTurn sends requests one after the other.
@@ -112,25 +136,28 @@ func checkEvents(ctx context.Context, h *check.Harness) error {
 	if err != nil {
 		return err
 	}
-	rounds, tokens := 5, 300
+	rounds, tokens := 5, 400
 	if h.Short {
-		rounds, tokens = 2, 150
+		rounds, tokens = 2, 200
 	}
 	var each []time.Duration
 	for range rounds {
-		var p paced
-		cpu, err := cpuSpent(m, idle, func() (err error) {
-			p, err = playPaced(ctx, m.Agents[0].HTTP, pacedAtOnce, tokens)
-			return err
-		})
-		if err != nil {
-			return err
+		var cpu [2]time.Duration
+		var p [2]paced
+		for i, n := range []int{tokens, tokens / 20} {
+			cpu[i], err = cpuSpent(m, idle, func() (err error) {
+				p[i], err = playPaced(ctx, m.Agents[0].HTTP, pacedAtOnce, n)
+				return err
+			})
+			if err != nil {
+				return err
+			}
 		}
-		each = append(each, cpu/time.Duration(p.events))
+		each = append(each, (cpu[0]-cpu[1])/time.Duration(p[0].events-p[1].events))
 	}
 	h.Figures.AtMost("event_cpu_us", quantile(each, 0.5)*1000, float64(eventBound.Microseconds()),
-		"both agents, user and system, for one event of %d streams of %d tokens, of which the engine sends one each every 20 ms or so: median of %d runs, %.0f to %.0f; the requests' own cost is in it, idle %.2f %% of a core is not",
-		pacedAtOnce, tokens, rounds, quantile(each, 0)*1000, quantile(each, 1)*1000, idle*100)
+		"both agents, user and system, for one event of %d streams, of which the engine sends one each every 20 ms or so: what streams of %d tokens cost more than those of %d, median of %d runs, %.0f to %.0f; idle %.2f %% of a core subtracted",
+		pacedAtOnce, tokens, tokens/20, rounds, quantile(each, 0)*1000, quantile(each, 1)*1000, idle*100)
 	return nil
 }
 

@@ -20,12 +20,12 @@ classes:
     hedge: true
   - name: plain
 `
-	hedgeRate  = 30 // requests a second: with four engines at fourfold speed each is busy less than half of the time
-	hedgeShare = 0.05
+	hedgeRate  = 20 // requests a second: with four engines at fourfold speed each is busy a third of the time
+	hedgeShare = 0.1
 	// hedgeMemory is the time whose requests count for the budget, beside those that are measured.
 	hedgeMemory = 30 * time.Second
 	pauseOf     = 2 * time.Second
-	pauseEvery  = 20 * time.Second // on the mean: one request of forty meets one, which is below the budget
+	pauseEvery  = 12 * time.Second // on the mean: one request of 24 would meet one, which is within the budget
 )
 
 // hedge compares requests that are hedged with others that are not.
@@ -79,7 +79,7 @@ func checkHedge(ctx context.Context, h *check.Harness) (err error) {
 // pauses stops an engine and lets it go on, until ctx ends.
 func (x *hedge) pauses(ctx context.Context) error {
 	for ctx.Err() == nil {
-		sleep(ctx, time.Duration(rand.ExpFloat64()*float64(pauseEvery-pauseOf)))
+		sleep(ctx, time.Duration((0.5+rand.Float64())*float64(pauseEvery-pauseOf)))
 		engine := x.m.Agents[rand.IntN(len(x.m.Agents))].EngineProcess
 		if err := engine.Signal(syscall.SIGSTOP); err != nil {
 			return err

@@ -19,7 +19,7 @@ func main() {
 func checks() []check.Check {
 	return []check.Check{
 		{Name: "calm", Run: checkCalm, Limit: 5 * time.Minute, Short: true},
-		{Name: "mixed", Run: checkMixed, Limit: 10 * time.Minute, Short: true},
+		{Name: "mixed", Run: checkMixed, Limit: 15 * time.Minute},
 		{Name: "cancels", Run: checkCancels, Limit: 10 * time.Minute},
 		{Name: "rolling", Run: checkRolling, Limit: 10 * time.Minute, Short: true},
 		{Name: "engines", Run: checkEngines, Limit: 15 * time.Minute},

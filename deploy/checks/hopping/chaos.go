@@ -111,7 +111,7 @@ func runChaos(ctx context.Context, h *check.Harness, args []string) error {
 		return err
 	}
 	defer c.mesh.Close()
-	return c.run(ctx, plan(rand.New(rand.NewPCG(seed, 0)), chaosIngresses, c.length, only))
+	return c.run(ctx, plan(rand.New(rand.NewPCG(seed, 0)), c.length, only))
 }
 
 func (c *chaos) start(ctx context.Context) (err error) {

@@ -26,9 +26,9 @@ type planned struct {
 
 func (p *planned) end() time.Duration { return p.at + p.lasts }
 
-// plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first ingresses hosts are spared: a client whose own
-// connection is lost has lost its answer, and no mesh can help it.
-func plan(rng *rand.Rand, ingresses int, length time.Duration, names *regexp.Regexp) []planned {
+// plan returns faults by chance for a time, in order, of the kinds whose names match. Agents of the first chaosIngresses hosts
+// are spared: a client whose own connection is lost has lost its answer, and no mesh can help it.
+func plan(rng *rand.Rand, length time.Duration, names *regexp.Regexp) []planned {
 	var out []planned
 	spared := make([]time.Duration, chaosHosts+1) // until when, by host
 	for at := faultPause; at < length; at += time.Duration((0.5 + rng.Float64()) * float64(faultPause)) {
@@ -45,7 +45,7 @@ func plan(rng *rand.Rand, ingresses int, length time.Duration, names *regexp.Reg
 			switch {
 			case at < spared[x]:
 				broken++
-			case x > ingresses || !kind.takesAgent:
+			case x > chaosIngresses || !kind.takesAgent:
 				free = append(free, x)
 			}
 		}

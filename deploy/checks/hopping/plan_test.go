@@ -11,16 +11,16 @@ import (
 var all = regexp.MustCompile("")
 
 func TestPlansLeaveEnoughHostsAndAllIngresses(t *testing.T) {
-	const ingresses, length = 3, 10 * time.Minute
+	const length = 10 * time.Minute
 	seen := map[string]bool{}
 	for seed := range uint64(20) {
-		p := plan(rand.New(rand.NewPCG(seed, 0)), ingresses, length, all)
+		p := plan(rand.New(rand.NewPCG(seed, 0)), length, all)
 		if len(p) < 100 {
 			t.Errorf("seed %d: %d faults in %v", seed, len(p), length)
 		}
 		for i, f := range p {
 			seen[f.kind.name] = true
-			if f.kind.takesAgent && f.hosts[0] <= ingresses {
+			if f.kind.takesAgent && f.hosts[0] <= chaosIngresses {
 				t.Errorf("seed %d: %s at ingress %v", seed, f.kind.name, f.hosts)
 			}
 			if f.at > length || f.end() > length+blink {
@@ -44,7 +44,7 @@ func TestPlansLeaveEnoughHostsAndAllIngresses(t *testing.T) {
 }
 
 func TestPlansHaveTheFaultsThatWereAskedFor(t *testing.T) {
-	p := plan(rand.New(rand.NewPCG(7, 0)), 3, 10*time.Minute, regexp.MustCompile("^engine (killed|hung)$"))
+	p := plan(rand.New(rand.NewPCG(7, 0)), 10*time.Minute, regexp.MustCompile("^engine (killed|hung)$"))
 	for _, f := range p {
 		if f.kind.name != "engine killed" && f.kind.name != "engine hung" {
 			t.Errorf("%s was not asked for", f.kind.name)
@@ -56,8 +56,8 @@ func TestPlansHaveTheFaultsThatWereAskedFor(t *testing.T) {
 }
 
 func TestPlansAreTheSameForOneSeed(t *testing.T) {
-	one := plan(rand.New(rand.NewPCG(7, 0)), 3, time.Minute, all)
-	other := plan(rand.New(rand.NewPCG(7, 0)), 3, time.Minute, all)
+	one := plan(rand.New(rand.NewPCG(7, 0)), time.Minute, all)
+	other := plan(rand.New(rand.NewPCG(7, 0)), time.Minute, all)
 	same := func(a, b planned) bool {
 		return a.at == b.at && a.lasts == b.lasts && a.kind == b.kind && slices.Equal(a.hosts, b.hosts)
 	}

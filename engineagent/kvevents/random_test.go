@@ -60,8 +60,9 @@ func TestRandomFaultsLeaveNothingWrong(t *testing.T) {
 	}
 }
 
-// right counts the blocks that are rightly believed.
+// right counts the blocks that are rightly believed, once all that has come is applied.
 func (s *stream) right() int {
+	synctest.Wait()
 	n := 0
 	for _, blocks := range s.held {
 		for b := range blocks {

@@ -23,15 +23,21 @@ func (w *world) both(validity time.Duration) (a, b *agent) {
 	return a, b
 }
 
-// talks checks that a stream carries a text there and back.
+// talks checks that a stream carries a text there and back. A long one comes back while it is still written: what waits
+// unread is bounded at both ends.
 func talks(t *testing.T, s *Stream, text string) {
 	t.Helper()
+	written := make(chan error, 1)
+	go func() {
+		_, err := s.Write([]byte(text))
+		written <- err
+	}()
 	got := make([]byte, len(text))
-	if _, err := s.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := io.ReadFull(s, got); err != nil || string(got) != text {
 		t.Fatalf("%q, %v", got, err)
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
 	}
 }
 

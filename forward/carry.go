@@ -238,6 +238,9 @@ func (x *exchange) begin(t *attempt) *attempt {
 func (x *exchange) run(t *attempt) {
 	defer t.lane.close()
 	t.end, t.err = x.ask(t)
+	if _, failed := errors.AsType[*failure](t.err); failed && t.lane.done {
+		t.err = nil // only the owner's last word is missing: the client has all of the answer
+	}
 	switch {
 	case t.err != nil:
 	case t.end.Failed && !t.lane.claims:
@@ -294,7 +297,9 @@ func (x *exchange) note(t *attempt) {
 	failed, isFailure := errors.AsType[*failure](err)
 	switch {
 	case err == nil:
-		x.g.View.SetLoad(id, end.Load, now)
+		if end.Load.Seq > 0 {
+			x.g.View.SetLoad(id, end.Load, now)
+		}
 		x.g.room.freed(x.model)
 		x.event.Status = t.lane.status()
 		if end.Failed {

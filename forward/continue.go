@@ -179,7 +179,7 @@ func (p *part) sent(b []byte) {
 	p.next, p.told = tokens{IDs: p.next.IDs[:0]}, false
 	if t.flags&tokensFinished != 0 {
 		t.counted = t.counted || bytes.Contains(b, []byte(`"choices":[]`))
-		t.done = t.done || bytes.HasSuffix(b, []byte("data: [DONE]\n\n"))
+		t.done = t.done || bytes.HasSuffix(b, doneEvent)
 	}
 	if t.manner == nil && t.why == "" && t.flags&tokensThought == 0 {
 		t.learnManner(b)

@@ -136,6 +136,29 @@ func TestLastEnginesStatusGoesToTheClient(t *testing.T) {
 	})
 }
 
+// TestAnswerIsWholeWithoutTheOwnersLastWord loses the owner when the client has all of the stream.
+func TestAnswerIsWholeWithoutTheOwnersLastWord(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.refuse = "draining"
+		b.engine = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			startStream(w, roleChunk+chunkOf("word"))
+			_, _ = io.WriteString(w, doneChunk)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Second)
+			a.View.PeerDown("b", errors.New("cut"))
+			<-r.Context().Done()
+		})
+		w := a.post(t.Context(), chatBody)
+		if want := roleChunk + chunkOf("word") + doneChunk; w.Body.String() != want {
+			t.Errorf("got %q, want %q", w.Body, want)
+		}
+		if e := a.last(); e.Outcome != outcomeOK {
+			t.Errorf("outcome %q", e.Outcome)
+		}
+		time.Sleep(time.Second) // an engine that was given up notices
+	})
+}
+
 func TestEngineThatDiesInMidStreamEndsWithAnErrorEvent(t *testing.T) {
 	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
 		dying := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

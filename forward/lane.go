@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -28,7 +29,11 @@ type lane struct {
 	top    *head
 	held   []byte
 	claims bool // it has claimed the answer
+	done   bool // what went to the client ends as a stream that is complete
 }
+
+// doneEvent ends the streams of chats and completions.
+var doneEvent = []byte("data: [DONE]\n\n")
 
 // lane opens a lane; whoever does so closes it when the attempt has ended.
 func (a *answer) lane(ctx context.Context, l lane) *lane {
@@ -112,10 +117,14 @@ func (l *lane) data(b []byte, content bool) error {
 		}
 	}
 	err := l.pass(b, content)
-	if err == nil && content && l.part != nil {
+	if err != nil || !content {
+		return err
+	}
+	l.done = bytes.HasSuffix(b, doneEvent)
+	if l.part != nil {
 		l.part.sent(b)
 	}
-	return err
+	return nil
 }
 
 // pass writes b to the client, or holds it.

@@ -60,10 +60,15 @@ func (c *cluster) add(name string, expect int) *Group {
 	if expect >= 0 {
 		n.folder, n.disk = filepath.Join(c.folder, name), newMemDisk()
 	}
-	c.mu.Lock()
-	c.agents[name] = n
-	c.mu.Unlock()
+	c.put(n)
 	return c.start(name)
+}
+
+// put names an agent that is to start; agents that run already look for it.
+func (c *cluster) put(n *node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.agents[n.name] = n
 }
 
 func (c *cluster) start(name string) *Group {

@@ -49,7 +49,7 @@ func (d *diskFigures) breakDisk(t *testing.T, voters, cut int, part bool) {
 	c := newCluster(t)
 	broken := &node{name: "v1", folder: filepath.Join(c.folder, "v1"), expect: voters, disk: newMemDisk()}
 	broken.disk.failAfter(cut, part)
-	c.agents["v1"] = broken
+	c.put(broken)
 	c.start("v1")
 	for _, name := range names("v", voters)[1:] {
 		c.add(name, voters)

@@ -181,7 +181,7 @@ func TestARecoveredGroupIsNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		for _, name := range names("v", 3) { // on real folders
-			c.agents[name] = &node{name: name, folder: c.folder + "/" + name, expect: 3}
+			c.put(&node{name: name, folder: c.folder + "/" + name, expect: 3})
 			c.start(name)
 		}
 		c.await(30*time.Second, "a leader", func() bool { return c.leader() != "" })

@@ -110,9 +110,11 @@ func TestAVoterMayChangeItsName(t *testing.T) {
 		name := c.follower()
 		c.killAgent(name)
 		n := c.agents[name]
+		c.mu.Lock()
 		delete(c.agents, name)
+		c.mu.Unlock()
 		n.name = "new"
-		c.agents["new"] = n
+		c.put(n)
 		c.start("new")
 		c.await(time.Minute, "the new name", func() bool {
 			got := c.voters(c.leader())

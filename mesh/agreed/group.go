@@ -281,7 +281,7 @@ func (g *Group) Serve(conn net.Conn) {
 	}
 }
 
-// tasks are goroutines that Run waits for, also those that others begin.
+// tasks are goroutines that wait ends after, also those that others begin.
 type tasks struct {
 	mu      sync.Mutex
 	stopped bool

@@ -48,7 +48,7 @@ func (g *Group) reconcile(v *voter, present roll) error {
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timings.WriteTimeout)
 	defer cancel()
 	if len(present) == 0 { // it has just begun to lead: its state must have all that was decided before
-		if err := g.awaitFuture(ctx, v.raft.Barrier(g.cfg.Timings.AttemptTimeout)); err != nil {
+		if err := v.barrier(ctx, g.cfg.Timings.AttemptTimeout); err != nil {
 			return err
 		}
 	}
@@ -276,19 +276,19 @@ func spare(servers []server, present roll, p plan) []server {
 // take carries a step out.
 func (g *Group) take(ctx context.Context, v *voter, st step, s server) error {
 	id, address, timeout := raft.ServerID(s.ID), raft.ServerAddress(s.Agent), g.cfg.Timings.AttemptTimeout
-	var f raft.Future
-	switch {
-	case st == stepNone:
+	if st == stepNone {
 		return nil
-	case st == stepRemove:
-		f = v.raft.RemoveServer(id, 0, timeout)
-	case st == stepAdd || (st == stepRename && !s.Voter):
-		f = v.raft.AddNonvoter(id, address, 0, timeout)
-	default:
-		f = v.raft.AddVoter(id, address, 0, timeout)
 	}
 	g.log.Info("voters change", "step", st.String(), "peer", s.Agent, "raft_id", s.ID)
-	return g.awaitFuture(ctx, f)
+	return v.ask(ctx, func() raft.Future {
+		switch {
+		case st == stepRemove:
+			return v.raft.RemoveServer(id, 0, timeout)
+		case st == stepAdd || (st == stepRename && !s.Voter):
+			return v.raft.AddNonvoter(id, address, 0, timeout)
+		}
+		return v.raft.AddVoter(id, address, 0, timeout)
+	})
 }
 
 // String returns the step as a log line names it.
@@ -303,7 +303,7 @@ func (g *Group) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timings.WriteTimeout)
 	defer cancel()
 	if v := g.voter.Load(); v.leads() {
-		if err := g.awaitFuture(ctx, v.raft.LeadershipTransfer()); err != nil {
+		if err := v.ask(ctx, v.raft.LeadershipTransfer); err != nil {
 			return fmt.Errorf("leave: hand over: %w", err)
 		}
 	}

@@ -236,8 +236,9 @@ func (g *Group) decide(ctx context.Context, v *voter, c *Command) answer {
 	if err != nil {
 		return answer{Code: codeInvalid, Text: err.Error()}
 	}
-	f := v.raft.Apply(raw, g.cfg.Timings.AttemptTimeout)
-	if err := g.awaitFuture(ctx, f); err != nil {
+	var f raft.ApplyFuture
+	err = v.ask(ctx, func() raft.Future { f = v.raft.Apply(raw, g.cfg.Timings.AttemptTimeout); return f })
+	if err != nil {
 		if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrEnqueueTimeout) {
 			return g.notLeader()
 		}
@@ -258,7 +259,7 @@ func (g *Group) readHere(ctx context.Context) answer {
 	if !v.leads() {
 		return g.notLeader()
 	}
-	if err := g.awaitFuture(ctx, v.raft.Barrier(g.cfg.Timings.AttemptTimeout)); err != nil {
+	if err := v.barrier(ctx, g.cfg.Timings.AttemptTimeout); err != nil {
 		return answer{Code: codeNotLeader, Text: err.Error()}
 	}
 	h := v.machine.state()
@@ -271,18 +272,4 @@ func (g *Group) notLeader() answer {
 		n.Leader = "" // it has just ceased to be
 	}
 	return answer{Code: codeNotLeader, Text: g.cfg.Name + " does not lead", News: n}
-}
-
-// awaitFuture waits for raft, at most until ctx ends. Raft answers every future, at the latest when it shuts down.
-func (g *Group) awaitFuture(ctx context.Context, f raft.Future) error {
-	done := make(chan error, 1)
-	if !g.tasks.spawn(func() { done <- f.Error() }) {
-		return ErrStopped
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

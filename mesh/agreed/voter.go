@@ -1,6 +1,7 @@
 package agreed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,6 +23,8 @@ const (
 	maxPool    = 3 // connections kept to each other voter
 	// observations wait at most; they only say that something moved.
 	observations = 16
+	// answerTimeout is how long a stopping voter waits for raft to answer what was asked: a lease is far shorter.
+	answerTimeout = 10 * time.Second
 )
 
 // voter is this agent's raft instance. Every agent with a data folder has one; the leader decides which take part.
@@ -33,6 +36,7 @@ type voter struct {
 	stores  *stores
 	moved   chan raft.Observation
 	done    chan struct{}
+	asked   tasks // futures that raft has not answered yet
 }
 
 // server is a voter, or one that is about to become one.
@@ -162,8 +166,37 @@ func (v *voter) observe(wake func()) {
 	}
 }
 
-// stop ends raft and waits for it.
+// ask gives raft something to do and waits for what comes of it, at most until ctx ends.
+func (v *voter) ask(ctx context.Context, begin func() raft.Future) error {
+	done := make(chan error, 1)
+	if !v.asked.spawn(func() { done <- begin().Error() }) {
+		return ErrStopped
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// barrier waits until everything decided before is in the state.
+func (v *voter) barrier(ctx context.Context, timeout time.Duration) error {
+	return v.ask(ctx, func() raft.Future { return v.raft.Barrier(timeout) })
+}
+
+// stop ends raft and waits for it. Raft answers nothing that its state machine still had to do when it was shut down, so
+// what was asked comes first: a leader without a majority gives up within its lease.
 func (v *voter) stop() error {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		v.asked.wait()
+	}()
+	select {
+	case <-answered:
+	case <-time.After(answerTimeout):
+	}
 	err := v.raft.Shutdown().Error()
 	close(v.done)
 	return errors.Join(err, v.abandon())

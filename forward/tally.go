@@ -1,6 +1,9 @@
 package forward
 
-import "container/list"
+import (
+	"container/list"
+	"slices"
+)
 
 // bounds are the most that may wait at once.
 type bounds struct {
@@ -91,13 +94,17 @@ func (t *tally) displace(p *place, limit bounds, gone []*place) (out []*place, o
 		}
 	}
 	keep := share{requests: heavy.requests, bytes: heavy.bytes}
-	for e := heavy.places.Back(); e != nil && !limit.within(requests, bytes); e = e.Prev() {
+	for e := heavy.places.Back(); e != nil; e = e.Prev() {
 		v := e.Value.(*place)
-		if v.state != placeWaits {
+		leaves := slices.Contains(gone, v)
+		if !leaves && (limit.within(requests, bytes) || !v.mayGo()) {
 			continue
 		}
 		keep.requests--
 		keep.bytes -= v.bytes
+		if leaves {
+			continue
+		}
 		requests--
 		bytes -= v.bytes
 		out = append(out, v)
@@ -109,7 +116,7 @@ func (t *tally) displace(p *place, limit bounds, gone []*place) (out []*place, o
 // place which may be taken from them.
 func (t *tally) heaviest(priority int, weigh func(int, int64) int64) (who tenant, heavy *share) {
 	for o, s := range t.shares {
-		if o.priority > priority || !s.waits() {
+		if o.priority > priority || !s.spares() {
 			continue
 		}
 		switch {
@@ -121,10 +128,13 @@ func (t *tally) heaviest(priority int, weigh func(int, int64) int64) (who tenant
 	return who, heavy
 }
 
-// waits reports whether one of the places waits for its turn.
-func (s *share) waits() bool {
+// mayGo reports whether the place may be taken away: one that has its turn, or was accepted before, stays.
+func (p *place) mayGo() bool { return p.state == placeWaits && !p.accepted }
+
+// spares reports whether one of the places may be taken away.
+func (s *share) spares() bool {
 	for e := s.places.Back(); e != nil; e = e.Prev() {
-		if e.Value.(*place).state == placeWaits {
+		if e.Value.(*place).mayGo() {
 			return true
 		}
 	}

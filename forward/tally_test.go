@@ -78,6 +78,21 @@ func TestPlaceThatHasItsTurnIsNotTaken(t *testing.T) {
 	}
 }
 
+func TestPlaceThatWasAcceptedIsNotTaken(t *testing.T) {
+	all := tallyOf(t, "0 a 3 1")
+	newest := all.shares[tenant{0, "a"}].places.Back()
+	newest.Value.(*place).accepted = true
+	out, ok := all.displace(&place{tenant: tenant{0, "b"}}, bounds{3, math.MaxInt64}, nil)
+	if !ok || len(out) != 1 || out[0].number != 1 {
+		t.Errorf("got %v, %v; want the one before it", out, ok)
+	}
+	only := tallyOf(t, "-1 a 1 1")
+	only.shares[tenant{-1, "a"}].places.Front().Value.(*place).accepted = true
+	if out, ok := only.displace(&place{tenant: tenant{0, "b"}}, bounds{1, math.MaxInt64}, nil); ok {
+		t.Errorf("got %v in place of one that was accepted", out)
+	}
+}
+
 func TestTallyKeepsNoTenantThatHasLeft(t *testing.T) {
 	all := tallyOf(t, "0 a 3 1", "1 b 2 5")
 	for who, s := range all.shares {

@@ -305,6 +305,41 @@ func TestKeyThatHoldsTheMostMakesRoom(t *testing.T) {
 	})
 }
 
+// TestBoundsOfClassAndAgentTakeEachPlaceOnce: a newcomer meets the bound of its class in requests and that of all in bytes.
+func TestBoundsOfClassAndAgentTakeEachPlaceOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newWaitRoom(bounds{10, 150}, newMemSupply(0))
+		enter := func(key string, bytes int64) (*place, error) {
+			p := wants(key)
+			p.bytes, p.limit.requests = bytes, 3
+			return p, r.enter(p, time.Now())
+		}
+		var places []*place
+		for _, bytes := range []int64{100, 10, 10} {
+			p, err := enter("heavy", bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			places = append(places, p)
+		}
+		light, err := enter("light", 45)
+		if err != nil || r.len() != 2 {
+			t.Errorf("got %v, %d wait; want the two small ones gone", err, r.len())
+		}
+		for _, p := range places[1:] {
+			if err := p.await(t.Context()); reasonOf(err) != refusedDisplaced {
+				t.Errorf("one that had to go: %v", err)
+			}
+		}
+		if _, err := enter("third", 60); reasonOf(err) != refusedBytes {
+			t.Errorf("one that there is no room for: %v", err)
+		}
+		places[0].leave(false, false)
+		light.leave(false, false)
+		r.isEmpty(t)
+	})
+}
+
 // TestRequestThatWouldWaitTooLongIsRefusedAtOnce fills a queue that is worked off at ten a second.
 func TestRequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

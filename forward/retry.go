@@ -25,8 +25,9 @@ const (
 
 	// retryPause is the longest pause before the first retry of a request, and doubles with each. An engine that dies fails many
 	// requests at once; the pauses differ, so the later ones are decided with the load that the earlier ones bring.
-	retryPause    = 20 * time.Millisecond
-	maxRetryPause = 320 * time.Millisecond
+	retryPause = 20 * time.Millisecond
+	// maxDoubled is how often: a stream that goes on elsewhere may pause a hundred times.
+	maxDoubled = 4
 )
 
 // unsent reports whether an attempt ended before an engine had the request. Then another one is tried at once, beside the
@@ -134,8 +135,8 @@ func (x *exchange) tooDeadly() bool {
 
 // backOff waits before a retry: for a random time, of twice the bound each time.
 func (x *exchange) backOff() error {
+	bound := retryPause << min(x.retries, maxDoubled)
 	x.retries++
-	bound := min(retryPause<<(x.retries-1), maxRetryPause)
 	timer := time.NewTimer(time.Duration(x.rng.Int64N(int64(bound))))
 	defer timer.Stop()
 	select {

@@ -51,6 +51,22 @@ func TestAllowanceBoundsEverySpan(t *testing.T) {
 	}
 }
 
+// TestPausesStayShort: races for a slot count as no attempts, so a stream that goes on may pause very often.
+func TestPausesStayShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &exchange{ctx: t.Context(), rng: rngOfTests()}
+		for n := range 200 {
+			start := time.Now()
+			if err := x.backOff(); err != nil {
+				t.Fatal(err)
+			}
+			if took, most := time.Since(start), time.Duration(min(20<<min(n, 10), 320))*time.Millisecond; took >= most {
+				t.Fatalf("pause %d took %v, want less than %v", n, took, most)
+			}
+		}
+	})
+}
+
 func TestAllowanceGivesBack(t *testing.T) {
 	var a allowance
 	now := time.Unix(0, 0)

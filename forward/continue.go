@@ -88,6 +88,7 @@ type part struct {
 	told   bool     // next is what the owner told of it
 	prompt []uint32 // ids
 	whole  bool     // all of them are there
+	cut    bool     // some of them had no room: the others are of no use
 	splice *openai.Splicer
 }
 
@@ -107,6 +108,13 @@ func (t *thread) newPart() *part {
 // splices reports whether the part goes on with another's.
 func (p *part) splices() bool { return p != nil && p.splice != nil }
 
+// close gives back what is kept of the prompt, unless that is what engines go on from.
+func (p *part) close(claims bool) {
+	if p != nil && (!claims || p.splices()) {
+		p.drop()
+	}
+}
+
 // drop gives back what is kept of the prompt.
 func (p *part) drop() {
 	p.bodies.give(kept(p.prompt))
@@ -116,12 +124,17 @@ func (p *part) drop() {
 // tokens takes in what the owner tells.
 func (p *part) tokens(t *tokens) {
 	if t.Flags&tokensPrompt == 0 {
-		p.next.Flags, p.told = t.Flags, true
+		p.next.Flags, p.told = t.Flags|p.next.Flags&tokensLost, true
+		if len(p.next.IDs)+len(t.IDs) > maxTokens { // no owner tells so many of one event
+			p.next = tokens{Flags: p.next.Flags | tokensLost}
+			return
+		}
 		p.next.IDs = append(p.next.IDs, t.IDs...)
 		return
 	}
-	if len(p.prompt)+len(t.IDs) > maxKept || !p.bodies.take(kept(t.IDs)) {
+	if p.cut || len(p.prompt)+len(t.IDs) > maxKept || !p.bodies.take(kept(t.IDs)) {
 		p.drop()
+		p.cut = true
 		return
 	}
 	p.prompt = append(p.prompt, t.IDs...)

@@ -470,6 +470,48 @@ func TestStreamsOfOtherClassesDoNotGoOn(t *testing.T) {
 	})
 }
 
+// TestPromptWithoutRoomIsNotGoneOnFrom: of a prompt that is told in two frames one finds room, and the rest is not the prompt.
+func TestPromptWithoutRoomIsNotGoneOnFrom(t *testing.T) {
+	for name, frames := range map[string][]int{"the last fits": {11, 5}, "the first fits": {5, 11}, "those around fit": {5, 11, 5}} {
+		th := &thread{terms: &openai.Continuation{}, bodies: &budget{limit: 4 * 10}}
+		p := th.newPart()
+		p.begun()
+		for i, n := range frames {
+			flags := tokensPrompt | tokensMore
+			if i == len(frames)-1 {
+				flags = tokensPrompt
+			}
+			p.tokens(&tokens{flags, make([]uint32, n)})
+		}
+		if held := th.bodies.held.Load(); p.whole || held != 0 || !strings.Contains(th.stop(), "ids of its prompt") {
+			t.Errorf("%s: whole %t, %d bytes held, stop %q", name, p.whole, held, th.stop())
+		}
+	}
+}
+
+// TestTokensOfAPeerAreBounded: one tells ids without end, and no text, and ids of a prompt that it was given.
+func TestTokensOfAPeerAreBounded(t *testing.T) {
+	th := &thread{terms: &openai.Continuation{}, bodies: &budget{limit: 1 << 20}}
+	p := th.newPart()
+	for range 10 {
+		p.tokens(&tokens{0, make([]uint32, maxTokens-1)})
+	}
+	if n := len(p.next.IDs); n > maxTokens {
+		t.Errorf("%d ids are kept", n)
+	}
+	p.begun()
+	if p.sent([]byte(chunkOf("one"))); th.why == "" {
+		t.Error("a stream could go on of which ids are missing")
+	}
+	next := *th
+	next.broken = "reset"
+	rest := next.newPart()
+	rest.tokens(&tokens{tokensPrompt, make([]uint32, 5)})
+	if rest.close(true); th.bodies.held.Load() != 0 {
+		t.Errorf("%d bytes are held of the prompt of one that went on", th.bodies.held.Load())
+	}
+}
+
 func TestTokensSurviveTheWire(t *testing.T) {
 	for _, want := range []tokens{{}, {tokensThought | tokensLost, []uint32{0, 1, 1 << 20, 1<<32 - 1}}, {tokensPrompt | tokensMore, nil}} {
 		var got tokens

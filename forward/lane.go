@@ -50,9 +50,7 @@ func (a *answer) lane(ctx context.Context, l lane) *lane {
 
 func (l *lane) close() {
 	l.stop(nil)
-	if l.part != nil && !l.claims {
-		l.part.drop()
-	}
+	l.part.close(l.claims)
 	l.answer.mu.Lock()
 	defer l.answer.mu.Unlock()
 	l.answer.open = slices.DeleteFunc(l.answer.open, func(o *lane) bool { return o == l })

@@ -87,7 +87,7 @@ type lack uint8
 const (
 	none    lack = iota // none is left that may come back soon
 	away                // one is behind an agent that is unreachable, but still connected
-	full                // one is full
+	full                // one is full, and takes requests again when it is not
 	ejected             // one is ejected, which was not known before it was asked
 )
 
@@ -96,7 +96,7 @@ func lackOf(all []Candidate) lack {
 	for i := range all {
 		c := &all[i]
 		switch {
-		case c.State != Unreachable && c.Load.Flags&engine.Full != 0:
+		case c.State != Unreachable && c.Load.Flags&(engine.Full|engine.Down|engine.Draining) == engine.Full:
 			return full
 		case c.Away && c.Load.Usable():
 			why = away

@@ -352,6 +352,26 @@ func TestNoEngineIs503(t *testing.T) {
 	})
 }
 
+// TestFullEngineThatTakesNothingIsNotWaitedFor: it would still be down, or cordoned, when it is no longer full.
+func TestFullEngineThatTakesNothingIsNotWaitedFor(t *testing.T) {
+	for name, change := range map[string]func(a, b *memAgent){
+		"down":     func(_, b *memAgent) { b.book.down = true },
+		"cordoned": func(a, _ *memAgent) { a.View.SetCordons(func(id engine.ID) bool { return id.Agent() == "b" }) },
+	} {
+		mesh2(t, func(t *testing.T, m *memMesh, a, b *memAgent) {
+			a.book.down, b.book.limit = true, 1
+			b.book.occupy(1)
+			change(a, b)
+			m.tell()
+			start := time.Now()
+			if w := a.post(t.Context(), chatBody); w.Code != http.StatusServiceUnavailable || time.Since(start) > time.Second {
+				t.Errorf("%s: got %d %q after %v", name, w.Code, w.Body, time.Since(start))
+			}
+			b.book.occupy(-1)
+		})
+	}
+}
+
 func TestBounceGoesToAnotherOwner(t *testing.T) {
 	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
 		a.book.refuse = "queue"

@@ -359,10 +359,11 @@ func (x *exchange) tried(a Attempt, err error) {
 	x.event.Attempts = append(x.event.Attempts, a)
 }
 
-// raced reports whether an attempt ended because the engine had become full.
+// raced reports whether an attempt ended because the engine had become full. Where the load does not say so too, the next decision
+// would not know, and ask there for ever.
 func raced(err error) bool {
 	b, ok := errors.AsType[*bounce](err)
-	return ok && b.Reason == "full"
+	return ok && b.Reason == "full" && b.Load.Flags&engine.Full != 0
 }
 
 // passingBounce reports whether the reason of a bounce is in what came with it, so that the next decision knows: the load,

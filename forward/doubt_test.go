@@ -2,6 +2,7 @@ package forward
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -99,6 +100,37 @@ func TestBounceStandsWithoutItsLoad(t *testing.T) {
 		_, err := a.askPeer(t.Context(), "b", c, nil, 1, laneOf(t))
 		if refused, ok := errors.AsType[*bounce](err); !ok || refused.Reason != "down" || errors.Is(err, engine.ErrImplausible) {
 			t.Errorf("got %v, want the bounce alone", err)
+		}
+	})
+}
+
+// endingBooker ends a request that asks for ever.
+type endingBooker struct {
+	*memBooker
+	asked int
+	end   context.CancelFunc
+}
+
+func (b *endingBooker) Admit(ad Admission) (Booking, engine.Load, error) {
+	if b.asked++; b.asked > 1000 {
+		b.end()
+	}
+	return b.memBooker.Admit(ad)
+}
+
+// TestFullEngineWhoseLoadIsDoubtedIsNotAskedForEver: the next decision does not know that it is full.
+func TestFullEngineWhoseLoadIsDoubtedIsNotAskedForEver(t *testing.T) {
+	mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+		a.book.down = true
+		b.book.set(func(k *memBooker) { k.lie, k.refuse = true, "full" })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		booker := &endingBooker{memBooker: b.book, end: cancel}
+		e := b.Owner.engines["0"]
+		e.Booker = booker
+		b.Owner.engines["0"] = e
+		if w := a.post(ctx, chatBody); w.Code != http.StatusServiceUnavailable || booker.asked != maxAttempts {
+			t.Errorf("got %d after %d questions, want 503 after %d", w.Code, booker.asked, maxAttempts)
 		}
 	})
 }

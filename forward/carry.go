@@ -23,13 +23,20 @@ func (x *exchange) carry() error {
 		s.hedges.request(x.start)
 	})
 	var last error
+	absent := 0 // engines that do not have what the request goes on from
 	for patience := 1; ; {
 		ranked, err := x.settle()
 		if err != nil {
+			if absent > 0 && absent < x.serving() { // one that was not asked may have it
+				return err
+			}
 			return errors.Join(err, last)
 		}
 		for i := range ranked {
 			last = x.attempt(&ranked[i], c, patience)
+			if errors.Is(last, errNotHere) {
+				absent++
+			}
 			if last == nil || !x.again(last) {
 				return last
 			}
@@ -56,6 +63,9 @@ func (x *exchange) others(id engine.ID) bool {
 		return c.ID != id && c.Eligible()
 	})
 }
+
+// serving returns the number of engines of the model, whatever their state.
+func (x *exchange) serving() int { return len(x.g.View.Candidates(nil, x.request.Model, time.Now())) }
 
 // untried appends the engines of the model that have not failed this request to all.
 func (x *exchange) untried(all []Candidate, now time.Time) []Candidate {

@@ -512,6 +512,16 @@ func TestContinuedResponseGoesWhereTheFirstIs(t *testing.T) {
 		if w := ask(); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "not_found") {
 			t.Errorf("got %d %q, want 404 when no engine has it", w.Code, w.Body)
 		}
+		b.engine = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("reset") })
+		for range 10 {
+			if w := ask(); w.Code == http.StatusNotFound {
+				t.Errorf("got %d %q when the engine that may have it has failed", w.Code, w.Body)
+			}
+		}
+		a.View.PeerDown("b", errors.New("gone"))
+		if w := ask(); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("got %d %q, want 503 when the engine that may have it cannot be asked", w.Code, w.Body)
+		}
 	})
 }
 

@@ -222,8 +222,11 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.count(-1)
 	defer x.observe()
 	w.Header().Set("X-Request-Id", x.event.ID)
-	// The server reads what is left of a body before it answers; whoever sends none must not hold the connection for that.
-	_ = http.NewResponseController(w).SetReadDeadline(x.start.Add(bodyIdle))
+	// The server reads what is left of a body before it answers; whoever sends none must not hold the connection for that. Where there
+	// is no body it reads on all the same, over HTTP/1.1, and a deadline would end the request.
+	if r.Body != http.NoBody {
+		_ = http.NewResponseController(w).SetReadDeadline(x.start.Add(bodyIdle))
+	}
 	route, bad := openai.RouteFor(r.Method, r.URL.Path)
 	if bad == nil {
 		bad = x.policy.checkRoute(route)

@@ -236,7 +236,6 @@ func (o *Owner) serve(ctx context.Context, c *call, body func() ([]byte, error),
 	}
 	defer func() { resp.Body.Close() }()
 	status = resp.StatusCode
-	resp.Request = nil // it holds the body, which the engine has: it need not be kept while the answer comes
 	if c.sent != nil {
 		c.sent()
 	}
@@ -343,9 +342,14 @@ func (e *LocalEngine) address(h http.Header, c *call, body []byte) []byte {
 // not be done twice is not sent again.
 func (o *Owner) ask(ctx context.Context, e LocalEngine, target string, c *call, body []byte) (*http.Response, error) {
 	header := engineHeader(c.Header)
-	req, err := http.NewRequestWithContext(ctx, c.Method, target, bytes.NewReader(e.address(header, c, body)))
+	body = e.address(header, c, body)
+	req, err := http.NewRequestWithContext(ctx, c.Method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
+	}
+	if len(body) > keptBody {
+		req.Body = newOutgoing(body)
+		req.GetBody = func() (io.ReadCloser, error) { return newOutgoing(body), nil }
 	}
 	req.Header = header
 	if c.Method != http.MethodGet && !c.Once {
@@ -356,7 +360,9 @@ func (o *Owner) ask(ctx context.Context, e LocalEngine, target string, c *call, 
 	if e.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+e.APIKey)
 	}
-	return o.client.Do(req)
+	resp, err := o.client.Do(req)
+	body = nil // the transport keeps GetBody, and asks it for nothing more
+	return resp, err
 }
 
 func engineFailure(e LocalEngine, err error) error {

@@ -48,6 +48,7 @@ type peerConn struct {
 	streams   atomic.Int64  // open ones, of both sides, without those that last
 	gossip    atomic.Int64  // open ones of memberlist, of the peer
 	datagrams chan []byte   // to send
+	gatherer  gatherer
 	draining  atomic.Bool   // no new streams; closes when there are none
 	wake      chan struct{} // capacity 1: draining became true
 }

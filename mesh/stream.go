@@ -31,6 +31,8 @@ type Stream struct {
 	kind    Kind
 	in, out prometheus.Counter
 
+	gathered gathered
+
 	mu   sync.Mutex
 	sent atomic.Bool // the kind byte has left, or came from the peer; set under mu
 	end  func()      // runs when the stream is over; nil, or set before others see the stream
@@ -69,16 +71,36 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes p. It returns when p is copied or on its way, and blocks while the peer's window is full.
+// Write writes p. It returns when p is copied or on its way, and blocks while the peer's window is full. Of a small write
+// that fails the next one, or Close, may tell.
 func (s *Stream) Write(p []byte) (int, error) {
 	if !s.sent.Load() {
 		if n, done, err := s.writeFirst(p); done || err != nil {
 			return n, err
 		}
 	}
+	if s.kind == KindRequest && len(p) < gatherBelow {
+		return s.gather(p)
+	}
+	if err := s.gathered.flush(s.qs); err != nil {
+		return 0, err
+	}
 	n, err := s.qs.Write(p)
 	s.out.Add(float64(n))
 	return n, err
+}
+
+// gather writes p together with what other streams write.
+func (s *Stream) gather(p []byte) (int, error) {
+	first, err := s.gathered.add(p)
+	if err != nil {
+		return 0, err
+	}
+	if first {
+		s.conn.gatherer.add(s)
+	}
+	s.out.Add(float64(len(p)))
+	return len(p), nil
 }
 
 // writeFirst writes the kind byte, with p where p is small.
@@ -109,13 +131,13 @@ func (s *Stream) begin() error {
 
 // CloseWrite says that no more is written; the peer reads io.EOF. It must not run together with Write.
 func (s *Stream) CloseWrite() error {
-	return errors.Join(s.begin(), s.qs.Close())
+	return errors.Join(s.begin(), s.gathered.flush(s.qs), s.qs.Close())
 }
 
 // Close ends the stream in order: what was written still arrives, what was not read yet is dropped. It must not run
 // together with Write; Cancel may.
 func (s *Stream) Close() error {
-	err := s.begin()
+	err := errors.Join(s.begin(), s.gathered.flush(s.qs))
 	s.qs.CancelRead(codeDone)
 	if e := s.qs.Close(); err == nil {
 		err = e

@@ -20,6 +20,7 @@ type Event struct {
 	Engine        engine.ID       `json:"engine,omitempty"`
 	Reason        string          `json:"reason,omitempty"`
 	TieBreak      string          `json:"tie_break,omitempty"` // why it was taken before others as good; absent when by chance
+	Refused       string          `json:"refused,omitempty"`   // why it does not wait, or not any longer, where every engine is full
 	PromptBytes   int64           `json:"prompt_bytes"`
 	Keys          int             `json:"keys"`
 	OverlapTokens int             `json:"overlap_tokens"`

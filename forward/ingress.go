@@ -346,7 +346,10 @@ func (x *exchange) serve(request *openai.Request) {
 	defer x.open(request.Route, request.Stream)()
 	x.answer.skipNotFound = request.Previous != ""
 	x.answer.onContent = x.body.letGo
-	defer func() { x.seat().leave(false, false) }()
+	defer func() {
+		waited, _ := x.seat().leave(false, false) // in vain
+		x.event.Waited += waited
+	}()
 	defer x.thread.close()
 	x.finish(x.carry())
 }
@@ -434,6 +437,7 @@ func (x *exchange) fail(err error) {
 	e := answerError(err)
 	x.event.Outcome, x.event.Status = e.Reason, e.Status
 	if r, ok := errors.AsType[*refusal](err); ok {
+		x.event.Refused = r.reason
 		x.g.metrics.refused.WithLabelValues(r.reason).Inc()
 	}
 	x.answer.fail(e, retryAfter(err))
@@ -486,7 +490,7 @@ func (g *Ingress) log(e *Event) {
 		level = slog.LevelWarn
 	}
 	g.Logger.Log(context.Background(), level, "request ended", "id", e.ID, "model", e.Model, "outcome", e.Outcome,
-		"status", e.Status, "engine", e.Engine, "reason", e.Reason, "overlap_tokens", e.OverlapTokens, "attempts", e.Attempts,
+		"status", e.Status, "engine", e.Engine, "reason", e.Reason, "refused", e.Refused, "overlap_tokens", e.OverlapTokens, "attempts", e.Attempts,
 		"not_continued", e.NotContinued,
 		"ttft", e.TTFT, "total", e.Total)
 }

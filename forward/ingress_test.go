@@ -301,6 +301,9 @@ func TestFullMeshHoldsRequestsThenRefuses(t *testing.T) {
 		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" || time.Since(start) < a.QueueTimeout {
 			t.Errorf("got %d after %v with Retry-After %q", w.Code, time.Since(start), w.Header().Get("Retry-After"))
 		}
+		if e := a.last(); e.Refused != refusedTimeout || e.Waited != a.QueueTimeout {
+			t.Errorf("refused for %q after waiting %v", e.Refused, e.Waited)
+		}
 		go func() {
 			time.Sleep(2 * time.Second)
 			b.book.set(func(b *memBooker) { b.n = 0 })

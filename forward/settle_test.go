@@ -99,6 +99,9 @@ func TestFullMeshSaysWhenToComeAgain(t *testing.T) {
 		if n := testutil.ToFloat64(a.metrics.refused.WithLabelValues(refusedRequests)); n != 1 {
 			t.Errorf("counted %v", n)
 		}
+		if e := a.last(); e.Outcome != "full" || e.Refused != refusedRequests {
+			t.Errorf("outcome %q, refused %q", e.Outcome, e.Refused)
+		}
 		a.book.set(func(b *memBooker) { b.n, b.down = 0, true })
 		m.tell()
 		if w := a.post(t.Context(), chatBody); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" {

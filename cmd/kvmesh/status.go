@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -57,6 +59,7 @@ func printStatus(out io.Writer, s *node.Status) {
 		fmt.Fprintf(w, "%s\t%s\t%t\t%s\t%.2fms\n", a.Name, a.State, a.Connected, a.Address, a.RTTMillis)
 	}
 	w.Flush()
+	printQueues(out, s.Queues)
 	fmt.Fprintln(out)
 	printAgreed(out, &s.Agreed)
 	fmt.Fprintln(out)
@@ -74,6 +77,27 @@ func printStatus(out io.Writer, s *node.Status) {
 	for _, n := range s.Notes {
 		fmt.Fprintf(out, "\nnote: %s\n", n)
 	}
+}
+
+// printQueues prints what waits at the agent, if anything does.
+func printQueues(out io.Writer, queues []node.QueueStatus) {
+	if len(queues) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nQUEUE OF\tWAITING\tCLASSES\tAPI KEYS\tBYTES\tOLDEST\tSERVED/S")
+	for _, q := range queues {
+		var classes []string
+		for _, name := range slices.Sorted(maps.Keys(q.Classes)) {
+			classes = append(classes, fmt.Sprintf("%s %d", name, q.Classes[name]))
+		}
+		rate := "-"
+		if q.DrainRate >= 0 {
+			rate = fmt.Sprintf("%.1f", q.DrainRate)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\t%s\n", q.Model, q.Waiting, strings.Join(classes, ", "), q.Keys, q.Bytes, age(q.Oldest), rate)
+	}
+	w.Flush()
 }
 
 // ofEngine names the engine that a doubt is about, if it is about one.

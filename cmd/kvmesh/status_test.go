@@ -39,6 +39,10 @@ func exampleStatus() *node.Status {
 			{Name: "a1", State: "own", Connected: true, Address: "10.0.0.1:7081"},
 			{Name: "a2", State: "unreachable", Address: "[fd00::2]:7081", RTTMillis: 0.421},
 		},
+		Queues: []node.QueueStatus{
+			{Model: "m", Waiting: 12, Classes: map[string]int{"chat": 4, "batch": 8}, Keys: 3, Bytes: 48000, Oldest: 2.34, DrainRate: 4.25},
+			{Model: "n", Waiting: 1, Classes: map[string]int{"default": 1}, Keys: 1, Bytes: 200, Oldest: 0.1, DrainRate: -1},
+		},
 		Refusals: []node.RefusalStatus{
 			{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Count: 3, Peer: "a9", Addr: "10.0.0.9:7081", Reason: "another mesh"},
 			{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Count: 1, Peer: "a8", Addr: "10.0.0.8:7081", Reason: "too old", ByPeer: true},
@@ -66,6 +70,10 @@ a2/engine1  fresh  sglang  m         0          0.00s   0%   1.2s      events, u
 AGENT  STATE        CONNECTED  QUIC ADDRESS    ROUND TRIP
 a1     own          true       10.0.0.1:7081   0.00ms
 a2     unreachable  false      [fd00::2]:7081  0.42ms
+
+QUEUE OF  WAITING  CLASSES          API KEYS  BYTES  OLDEST  SERVED/S
+m         12       batch 8, chat 4  3         48000  2.3s    4.2
+n         1        default 1        1         200    0.1s    -
 
 agreed state: index 14, this agent is a watcher, no quorum: nothing can be changed
 policy: file, 2 classes

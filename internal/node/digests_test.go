@@ -134,9 +134,10 @@ func TestPageReadsWhatThereIs(t *testing.T) {
 		"e":     {EngineStatus{}, []string{"digests", "engine", "residency_words"}},
 		"g":     {DigestStatus{}, []string{"age_s", "fill", "keys", "tier", "version"}},
 		"a":     {AgentStatus{}, []string{"state"}},
-		"tried": {forward.Attempt{}, []string{"engine", "result"}},
+		"q":     {QueueStatus{}, []string{"classes", "model", "oldest_s", "waiting"}},
+		"tried": {forward.Attempt{Hedge: true}, []string{"engine", "hedge", "result"}},
 		"r":     {RefusalStatus{}, []string{"reason"}},
-		"mesh":  {Status{}, []string{"agreed", "engines", "notes"}},
+		"mesh":  {Status{}, []string{"agreed", "engines", "notes", "queues"}},
 
 		"agreed": {AgreedStatus{}, []string{"cordons", "index", "leader", "members", "policy", "quorum", "role"}},
 		"policy": {PolicyStatus{Index: 1, Author: "a", Time: time.Now()}, []string{"author", "index", "source", "time"}},

@@ -39,7 +39,7 @@ func TestRequestsAreExplained(t *testing.T) {
 	}
 	n.view.Announce("b", []engine.Engine{{ID: "b/e", Models: []engine.Model{{Name: "m"}}}}, time.Now())
 	e = forward.Explanation{}
-	if err := json.Unmarshal(ask("route=/v1/chat/completions&header=x-team:+support", "secret").Body.Bytes(), &e); err != nil || e.Class != "support" || e.Continued == "" {
+	if err := json.Unmarshal(ask("header=x-team:+support", "secret").Body.Bytes(), &e); err != nil || e.Route != "chat" || e.Class != "support" || e.Continued == "" {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -9,6 +10,9 @@ import (
 	"github.com/kvmesh/kvmesh/engineagent"
 	"github.com/kvmesh/kvmesh/internal/openai"
 )
+
+// chatRoute is the route of a request whose asker names none.
+const chatRoute = "/v1/chat/completions"
 
 // residency answers POST /debug/residency?engine=NAME&route=/v1/chat/completions with what this agent believes that an
 // engine beside it holds of the prompt in the body. Nothing is sent to the engine, and nothing of the prompt is kept.
@@ -32,11 +36,7 @@ func (n *Node) estimate(r *http.Request) (e estimate, err error) {
 	if a == nil {
 		return e, errors.New("engine is not the name of one beside this agent: add ?engine=NAME")
 	}
-	path := r.URL.Query().Get("route")
-	if path == "" {
-		path = "/v1/chat/completions"
-	}
-	route, bad := openai.RouteFor(http.MethodPost, path)
+	route, bad := openai.RouteFor(http.MethodPost, cmp.Or(r.URL.Query().Get("route"), chatRoute))
 	if bad != nil {
 		return e, bad
 	}

@@ -104,7 +104,7 @@ func answerError(err error) *openai.Error {
 		e.Message = "no engine of this mesh has stored what the request names"
 	case errors.Is(err, errLateStatus):
 		e.Code, e.Reason = "engine_refused", "late_status"
-		e.Message = "the engine refused the request after the stream had been announced"
+		e.Message = "the engine refused the request after the stream had been announced; send it without stream to see why"
 	case isRefusal:
 		e.Status, e.Type, e.Code, e.Reason = http.StatusTooManyRequests, "rate_limit_error", "mesh_full", "full"
 		e.Message = "every engine of this model is full, and " + refused.why() + "; try again later"
@@ -116,16 +116,16 @@ func answerError(err error) *openai.Error {
 		e.Message = "no engine of this model accepted the request; try again later"
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Status, e.Code, e.Reason = http.StatusGatewayTimeout, "timeout", "timeout"
-		e.Message = "the request took longer than this agent allows"
+		e.Message = "the request took longer than this agent's timeout; ask for a shorter answer, or raise the timeout"
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
-		e.Message = "the engine failed before the answer was complete (" + failed.Reason + ")"
+		e.Message = "the engine failed before the answer was complete (" + failed.Reason + "); send the request again"
 		if failed.Reason == reasonStopped {
-			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete"
+			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete; send the request again"
 		}
 	default:
 		e.Code, e.Reason = "engine_failed", "internal"
-		e.Message = "the answer could not be completed"
+		e.Message = "the answer could not be completed; send the request again"
 	}
 	return e
 }

@@ -119,7 +119,7 @@ func (l Limits) refuse(d *doc, root span) *Error {
 			return nil
 		}
 		if param, bad := l.refused(d, key, v); bad {
-			return badRequest(ReasonField, param, "is not a field that clients may send here")
+			return badRequest(ReasonField, param, "is not a field that clients may send here, unless allowed_fields of the policy names it")
 		}
 	}
 }

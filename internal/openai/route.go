@@ -63,7 +63,7 @@ func RouteFor(method, path string) (Route, *Error) {
 	switch {
 	case route == 0:
 		return 0, &Error{
-			Status: http.StatusNotFound, Type: typeInvalid, Message: "no such route", Reason: ReasonRoute,
+			Status: http.StatusNotFound, Type: typeInvalid, Message: "no such route; the routes are those of the OpenAI API below /v1, such as /v1/chat/completions", Reason: ReasonRoute,
 		}
 	case method != want:
 		return route, &Error{

@@ -92,8 +92,9 @@ func modelNames(models []engine.Model) []string {
 	return names
 }
 
-// answerError says to the client why its request was not served. Reason is the outcome in metrics.
-func answerError(err error) *openai.Error {
+// answerError says to the client why its request was not served. Reason is the outcome in metrics. Advice is what it may do
+// about an answer that broke off.
+func answerError(err error, advice string) *openai.Error {
 	e := &openai.Error{Status: http.StatusBadGateway, Type: "server_error"}
 	failed, isFailure := errors.AsType[*failure](err)
 	_, isBounce := errors.AsType[*bounce](err)
@@ -119,13 +120,13 @@ func answerError(err error) *openai.Error {
 		e.Message = "the request took longer than this agent's timeout; ask for a shorter answer, or raise the timeout"
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
-		e.Message = "the engine failed before the answer was complete (" + failed.Reason + "); send the request again"
+		e.Message = "the engine failed before the answer was complete (" + failed.Reason + "); " + advice
 		if failed.Reason == reasonStopped {
-			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete; send the request again"
+			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete; "+advice
 		}
 	default:
 		e.Code, e.Reason = "engine_failed", "internal"
-		e.Message = "the answer could not be completed; send the request again"
+		e.Message = "the answer could not be completed; " + advice
 	}
 	return e
 }

@@ -434,7 +434,7 @@ func (x *exchange) finish(err error) {
 }
 
 func (x *exchange) fail(err error) {
-	e := answerError(err)
+	e := answerError(err, x.advice())
 	x.event.Outcome, x.event.Status = e.Reason, e.Status
 	if r, ok := errors.AsType[*refusal](err); ok {
 		x.event.Refused = r.reason

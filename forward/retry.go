@@ -133,6 +133,18 @@ func (x *exchange) tooDeadly() bool {
 	return x.deaths >= maxDeaths
 }
 
+// advice says to the client what it may do when the answer broke off.
+func (x *exchange) advice() string {
+	switch {
+	case x.once():
+		return "an engine may have done the request all the same, and would do it twice if it were sent again"
+	case x.tooDeadly():
+		return "several engines failed with this request, so it may be the cause: do not send it again unchanged"
+	default:
+		return "send the request again"
+	}
+}
+
 // backOff waits before a retry: for a random time, of twice the bound each time.
 func (x *exchange) backOff() error {
 	bound := retryPause << min(x.retries, maxDoubled)

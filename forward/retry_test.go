@@ -202,7 +202,34 @@ func TestRequestThatKillsEnginesIsGivenUp(t *testing.T) {
 		if killed != maxDeaths || w.Code != http.StatusBadGateway || a.last().Outcome != "reset" {
 			t.Errorf("%d engines were killed, then %d %q, outcome %s", killed, w.Code, w.Body, a.last().Outcome)
 		}
+		if !strings.Contains(w.Body.String(), "do not send it again unchanged") {
+			t.Errorf("advice is %s", w.Body)
+		}
 	})
+}
+
+func TestAdviceIsToSendAgainOnlyWhatMayBeDoneTwice(t *testing.T) {
+	for body, again := range map[string]bool{
+		`{"model":"m","input":"hello","stream":true,"store":false}`:     true,
+		`{"model":"m","input":"hello","stream":true,"store":true}`:      false,
+		`{"model":"m","input":"hello","stream":true,"background":true}`: false,
+	} {
+		mesh2(t, func(t *testing.T, _ *memMesh, a, b *memAgent) {
+			dead := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, "data: {\"type\":\"response.output_text.delta\",\"delta\":\"one\"}\n\n")
+				w.(http.Flusher).Flush()
+				panic("reset")
+			})
+			a.engine, b.engine = dead, dead
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/responses", strings.NewReader(body)))
+			got := w.Body.String()
+			if !strings.Contains(got, "engine_failed") || strings.Contains(got, "; send the request again") != again {
+				t.Errorf("for %s got %d %s", body, w.Code, got)
+			}
+		})
+	}
 }
 
 func TestEnginesErrorForWhatMustNotBeDoneTwiceGoesToTheClient(t *testing.T) {

@@ -112,7 +112,7 @@ func TestExpectationThatDoesNotComeTrueFails(t *testing.T) {
 			{"+0s load 50/s through 0-1\n+1s load off\n+0s expect within 1s digests equal since the last change", "digests differ"},
 			{"+0s expect within 1s no ghost", "is not connected to agent2"},
 			{"+0s resume 2\n+0s expect within 15s views equal", ""},
-			{"+0s load 50/s\n+1s kill 1\n+0s load off\n+0s expect no client error except streams begun at 2", "through agent1"},
+			{"+0s load 400/s\n+500ms kill 1\n+0s load off\n+0s expect no client error except streams begun at 2", "through agent1"},
 			{"+0s start 1\n+0s start 1", "whether agent1 runs: true"},
 			{"+0s kill 0\n+0s expect no ghost", "holds agent0/engine, whose agent does not run, for"},
 		} {

@@ -318,7 +318,7 @@ func TestHedgesInAnyOrderLeaveOneAnswer(t *testing.T) {
 		a := m.agents["a"]
 		a.classes.with("h", func(s *classState) { s.hedges.requests = 1e9 }) // budget for all
 		var clients sync.WaitGroup
-		for range 300 {
+		for range 1000 { // of which some 30 hedges win
 			clients.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(50+chance(1000))*time.Millisecond)
 				defer cancel()

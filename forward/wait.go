@@ -66,6 +66,7 @@ type place struct {
 	turn    chan struct{} // told of each turn
 	gone    chan struct{} // closed when it is sent away
 	fault   error         // why; set before gone is closed
+	vain    time.Duration // how long it had waited then
 
 	item           *list.Element // in its flow
 	inAll, inClass *list.Element // in the tallies
@@ -189,8 +190,8 @@ func (p *place) comeBack(now time.Time) {
 	p.queue.notify()
 }
 
-// leave gives the place up and returns how long it was held. It may be called on nil and more than once; later calls return
-// false. Taken says that an owner has accepted the request, more that its engine can take another one.
+// leave gives the place up and returns how long it was held. It may be called on nil and more than once; later calls, and those
+// after it was sent away, return false. Taken says that an owner has accepted the request, more that its engine can take another one.
 func (p *place) leave(taken, more bool) (waited time.Duration, was bool) {
 	if p == nil || p.room == nil {
 		return 0, false
@@ -198,7 +199,8 @@ func (p *place) leave(taken, more bool) (waited time.Duration, was bool) {
 	p.room.mu.Lock()
 	defer p.room.mu.Unlock()
 	if p.state == placeLeft {
-		return 0, false
+		waited, p.vain = p.vain, 0
+		return waited, false
 	}
 	now, had := time.Now(), p.state == placeTurn
 	p.room.dropLocked(p, now)
@@ -233,7 +235,7 @@ func (r *waitRoom) dropLocked(p *place, now time.Time) {
 // dismissLocked sends away one that waits.
 func (r *waitRoom) dismissLocked(p *place, fault error, now time.Time) {
 	r.dropLocked(p, now)
-	p.fault = fault
+	p.fault, p.vain = fault, now.Sub(p.entered)
 	close(p.gone)
 }
 

@@ -288,12 +288,16 @@ func TestKeyThatHoldsTheMostMakesRoom(t *testing.T) {
 			}
 			places = append(places, p)
 		}
+		time.Sleep(time.Millisecond)
 		light := wants("light")
 		if err := r.enter(light, time.Now()); err != nil {
 			t.Fatalf("a key that has nothing was refused: %v", err)
 		}
 		if err := places[9].await(t.Context()); reasonOf(err) != refusedDisplaced {
 			t.Errorf("the newest of the heaviest key: %v", err)
+		}
+		if waited, was := places[9].leave(false, false); waited != time.Millisecond || was {
+			t.Errorf("it had waited %v, and was there: %t", waited, was)
 		}
 		if err := r.enter(wants("heavy"), time.Now()); reasonOf(err) != refusedRequests {
 			t.Errorf("one more of the heaviest: %v", err)

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -42,6 +43,7 @@ func (g *Ingress) ExplainRequest(ctx context.Context, path string, header http.H
 		g: g, policy: g.policy.Load(), start: time.Now(), ctx: ctx, rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		r: &http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}, Header: header},
 	}
+	x.body.hold(body, nil)
 	var e Explanation
 	route, bad := openai.RouteFor(http.MethodPost, path)
 	e.Route = route.String()
@@ -67,16 +69,24 @@ func (g *Ingress) ExplainRequest(ctx context.Context, path string, header http.H
 func (x *exchange) wouldQueue(ranked []Candidate, why lack) string {
 	switch {
 	case len(ranked) > 0 && x.g.room.busy(x.model):
-		return "yes: others wait for an engine of this model"
+		return x.wouldWait("others wait for an engine of this model")
 	case len(ranked) > 0:
 		return "no: an engine can take it"
 	case why == full:
-		return "yes: every engine of this model is full"
+		return x.wouldWait("every engine of this model is full")
 	case why == away:
 		return fmt.Sprintf("no: its engines cannot be reached; it would wait %v for them and end with 503", silenceOfDead)
 	default:
 		return "no: no engine of this model can be chosen; it would end with 503"
 	}
+}
+
+// wouldWait says whether the wait room would let the request in. Cause is why it cannot go to an engine.
+func (x *exchange) wouldWait(cause string) string {
+	if r, ok := errors.AsType[*refusal](x.g.room.wouldRefuse(x.newPlace(), time.Now())); ok {
+		return "no: " + cause + ", and " + r.why() + "; it would end with 429"
+	}
+	return "yes: " + cause
 }
 
 // wouldHedge says what becomes of the request when its engine is late.

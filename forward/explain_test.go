@@ -64,5 +64,9 @@ func TestExplanations(t *testing.T) {
 		if got := a.ExplainRequest(t.Context(), chatPath, nil, []byte(chatBody)); !strings.HasPrefix(got.Queued, "yes: every engine") {
 			t.Errorf("%+v", got)
 		}
+		a.room.limit.bytes = int64(len(chatBody)) - 1
+		if got := a.ExplainRequest(t.Context(), chatPath, nil, []byte(chatBody)); !strings.HasPrefix(got.Queued, "no: every engine") {
+			t.Errorf("where it would not be let in: %+v", got)
+		}
 	})
 }

@@ -43,10 +43,29 @@ const (
 
 // admitLocked refuses a place, or sends those away that have to go for it.
 func (r *waitRoom) admitLocked(p *place, now time.Time) error {
+	out, err := r.outForLocked(p)
+	for _, v := range out {
+		r.dismissLocked(v, v.queue.refusal(refusedDisplaced, 0, v), now)
+		v.queue.notify()
+	}
+	return err
+}
+
+// wouldRefuse returns why enter would refuse p; nil when it would wait.
+func (r *waitRoom) wouldRefuse(p *place, now time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p.queue = r.queueLocked(p.model, now)
+	_, err := r.outForLocked(p)
+	return err
+}
+
+// outForLocked returns those that have to go for a place, or why it is refused.
+func (r *waitRoom) outForLocked(p *place) ([]*place, error) {
 	q := p.queue
 	allowed := p.timeout.Seconds() * expectShare
 	if wait := q.expect(p, allowed); wait > allowed {
-		return q.refusal(refusedWait, wait-allowed, p)
+		return nil, q.refusal(refusedWait, wait-allowed, p)
 	}
 	c := r.classes[p.class]
 	if c == nil {
@@ -54,17 +73,13 @@ func (r *waitRoom) admitLocked(p *place, now time.Time) error {
 	}
 	out, ok := c.displace(p, p.limit, nil)
 	if !ok {
-		return q.full(c, p.limit, p)
+		return nil, q.full(c, p.limit, p)
 	}
 	more, ok := r.all.displace(p, r.limit, out)
 	if !ok {
-		return q.full(r.all, r.limit, p)
+		return nil, q.full(r.all, r.limit, p)
 	}
-	for _, v := range append(out, more...) {
-		r.dismissLocked(v, v.queue.refusal(refusedDisplaced, 0, v), now)
-		v.queue.notify()
-	}
-	return nil
+	return append(out, more...), nil
 }
 
 // full refuses a place because of a bound.

@@ -39,6 +39,9 @@ func writeError(w http.ResponseWriter, route openai.Route, e *openai.Error, afte
 	if mayComeAgain(e.Status) {
 		setRetryAfter(w.Header(), after)
 	}
+	if e.Allow != "" {
+		w.Header().Set("Allow", e.Allow)
+	}
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(e.Body(route))
 }
@@ -101,7 +104,7 @@ func answerError(err error, advice string) *openai.Error {
 	refused, isRefusal := errors.AsType[*refusal](err)
 	switch {
 	case errors.Is(err, errNotHere):
-		e.Status, e.Type, e.Code, e.Reason = http.StatusNotFound, "invalid_request_error", "not_found", "not_found"
+		e.Status, e.Type, e.Code, e.Reason = http.StatusNotFound, "invalid_request_error", "not_found", outcomeNotFound
 		e.Message = "no engine of this mesh has stored what the request names"
 	case errors.Is(err, errLateStatus):
 		e.Code, e.Reason = "engine_refused", "late_status"
@@ -120,7 +123,7 @@ func answerError(err error, advice string) *openai.Error {
 		e.Message = "the request took longer than this agent's timeout; ask for a shorter answer, or raise the timeout"
 	case isFailure:
 		e.Code, e.Reason = "engine_failed", failed.Reason
-		e.Message = "the engine failed before the answer was complete (" + failed.Reason + "); " + advice
+		e.Message = "the engine or its agent failed before the answer was complete (" + failed.Reason + "); " + advice
 		if failed.Reason == reasonStopped {
 			e.Code, e.Message = reasonStopped, "an agent stopped before the answer was complete; "+advice
 		}

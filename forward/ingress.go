@@ -169,6 +169,7 @@ const (
 	outcomeOK         = "ok"
 	outcomeBadRequest = "bad_request"
 	outcomeCanceled   = "canceled"
+	outcomeNotFound   = "not_found" // no engine has stored what the request names
 
 	outcomeEngineRefused = "engine_refused" // the engine answered with a status from 400 to 499
 	outcomeEngineError   = "engine_error"   // and up
@@ -477,7 +478,7 @@ func (x *exchange) observe() {
 }
 
 // quietOutcomes are those that an operator need not act on.
-var quietOutcomes = []string{outcomeOK, outcomeCanceled, outcomeBadRequest, outcomeEngineRefused}
+var quietOutcomes = []string{outcomeOK, outcomeCanceled, outcomeBadRequest, outcomeNotFound, outcomeEngineRefused}
 
 // warnGap is the least time between two warnings of failed requests: a mesh without engines fails thousands a second.
 const warnGap = 100 * time.Millisecond

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -443,6 +444,9 @@ func TestBadRequestsAreRefusedBeforeAnyEngineSeesThem(t *testing.T) {
 			if w.Code != tt.status || !strings.Contains(w.Body.String(), `"error"`) || w.Header().Get("Content-Type") != "application/json" {
 				t.Errorf("%s: got %d %q, want %d in the API's error shape", tt.name, w.Code, w.Body, tt.status)
 			}
+			if allow := w.Header().Get("Allow"); (allow == http.MethodGet) != (tt.status == http.StatusMethodNotAllowed) {
+				t.Errorf("%s: allows %q", tt.name, allow)
+			}
 			if e := a.last(); e.Outcome != outcomeBadRequest || e.Reason == "" {
 				t.Errorf("%s: event has outcome %q, reason %q", tt.name, e.Outcome, e.Reason)
 			}
@@ -489,6 +493,9 @@ func TestStoredResponseIsFoundWhereItIs(t *testing.T) {
 		b.engine = http.NotFoundHandler()
 		if w := ask(); w.Code != http.StatusNotFound {
 			t.Errorf("got %d %q, want 404 when no engine has it", w.Code, w.Body)
+		}
+		if got := a.last().Outcome; !slices.Contains(quietOutcomes, got) {
+			t.Errorf("outcome %s of a client's wrong id is a warning", got)
 		}
 		a.View.PeerDown("b", errors.New("gone"))
 		if w := ask(); w.Code != http.StatusServiceUnavailable {

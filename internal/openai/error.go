@@ -30,6 +30,7 @@ type Error struct {
 	Param   string // the field at fault, e.g. "messages[3].role"; "" is null
 	Message string // a sentence for the client
 	Reason  string // one of a closed set, for a metric label
+	Allow   string // the method that the route takes, when it is another
 }
 
 // Error returns the status, the field and the message.

@@ -286,6 +286,9 @@ func TestRoutes(t *testing.T) {
 		if err != nil {
 			status = err.Status
 		}
+		if status == http.StatusMethodNotAllowed && (err.Allow == "" || err.Allow == tt.method) {
+			t.Errorf("RouteFor(%s, %s) allows %q", tt.method, tt.path, err.Allow)
+		}
 		if got != tt.want || status != tt.status {
 			t.Errorf("RouteFor(%s, %s) = %v, %v, want %v, %d", tt.method, tt.path, got, err, tt.want, tt.status)
 		}

@@ -63,12 +63,13 @@ func RouteFor(method, path string) (Route, *Error) {
 	switch {
 	case route == 0:
 		return 0, &Error{
-			Status: http.StatusNotFound, Type: typeInvalid, Message: "no such route; the routes are those of the OpenAI API below /v1, such as /v1/chat/completions", Reason: ReasonRoute,
+			Status: http.StatusNotFound, Type: typeInvalid, Reason: ReasonRoute,
+			Message: "no such route; a mesh takes some of the OpenAI and the Anthropic API, such as /v1/chat/completions",
 		}
 	case method != want:
 		return route, &Error{
 			Status: http.StatusMethodNotAllowed, Type: typeInvalid,
-			Message: "this route takes " + want + " only", Reason: ReasonMethod,
+			Message: "this route takes " + want + " only", Reason: ReasonMethod, Allow: want,
 		}
 	}
 	return route, nil
